@@ -16,9 +16,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 
 /// Interval at which usage is sampled.
-const ROUND: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
 /// Number of samples in the sliding window: a process that works every second is not idle.
-const ROUNDS: usize = 4;
+const SAMPLES: usize = 4;
 /// Maximum processor time of an idle process within the window. The renewal of a lease takes less.
 const IDLE: Duration = Duration::from_millis(10);
 
@@ -28,14 +28,14 @@ const IDLE: Duration = Duration::from_millis(10);
 pub async fn give_back() -> Infallible {
     // Processor time of this function itself does not count.
     let mut own = Duration::ZERO;
-    let mut rounds = VecDeque::with_capacity(ROUNDS + 1);
+    let mut rounds = VecDeque::with_capacity(SAMPLES + 1);
     let mut count = 0_usize;
     loop {
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
         let now = processor_time();
         rounds.push_back(now.saturating_sub(own));
-        let rests = rounds.len() > ROUNDS && used(&rounds) < IDLE;
-        if rounds.len() > ROUNDS {
+        let rests = rounds.len() > SAMPLES && used(&rounds) < IDLE;
+        if rounds.len() > SAMPLES {
             rounds.pop_front();
         }
         count = count.wrapping_add(1);
@@ -45,7 +45,7 @@ pub async fn give_back() -> Infallible {
                 .await
                 .ok();
             tokio::task::spawn_blocking(code::release).await.ok();
-        } else if count.is_multiple_of(ROUNDS) {
+        } else if count.is_multiple_of(SAMPLES) {
             tokio::task::spawn_blocking(|| heap::trim(heap::FREE)).await.ok();
         }
         own += processor_time().saturating_sub(now);

@@ -28,11 +28,11 @@ const NAMES: usize = 16;
 const BURST: u32 = 25;
 const REFILL_SECONDS: i64 = 300;
 /// Longest delay of an event for starting pods.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(1);
 /// A larger number of starting pods delays events for longer: the time of a hundred pods on two
 /// processors.
 const CROWD: usize = 8;
-const PATIENCE_WITH_CROWDS: Duration = Duration::from_secs(3);
+const MAX_DELAY_IN_CROWDS: Duration = Duration::from_secs(3);
 
 /// Type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,9 +224,9 @@ impl Sender {
         // Events were delayed for long enough, or nothing is urgent.
         let calm = async {
             let nobody = self.urgent.wait_for(|urgent| *urgent == 0);
-            if timeout_at(happening.given + PATIENCE, nobody).await.is_err() {
+            if timeout_at(happening.given + MAX_DELAY, nobody).await.is_err() {
                 let few = self.urgent.wait_for(|urgent| *urgent <= CROWD);
-                drop(timeout_at(happening.given + PATIENCE_WITH_CROWDS, few).await);
+                drop(timeout_at(happening.given + MAX_DELAY_IN_CROWDS, few).await);
             }
         };
         self.ending.run_until_cancelled(calm).await;

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 /// Time to wait for the first answer of a watch, before the object is read with a GET.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of watched objects: each watch is a connection.
 const MOST: usize = 1024;
@@ -69,7 +69,7 @@ impl Object {
     pub(crate) async fn look(&self) -> Seen {
         let mut seen = self.seen.clone();
         let known = seen.wait_for(|seen| !matches!(seen, Seen::Unknown));
-        match tokio::time::timeout(PATIENCE, known).await {
+        match tokio::time::timeout(TIMEOUT, known).await {
             Ok(Ok(seen)) => seen.clone(),
             Ok(Err(_)) | Err(_) => Seen::Unknown,
         }

@@ -33,7 +33,7 @@ use known::Known;
 pub(crate) use known::{Services, Slices, by_service, slices_of};
 
 /// Longest time that a container waits for the first list of Services.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of objects in a page of a list. Their kept parts lie in the heap among freed ones, whose
 /// pages cannot be returned to the kernel.
@@ -108,7 +108,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
 /// available.
 pub(crate) async fn surroundings(context: &Context, pod: &Pod, addresses: &[IpAddr]) -> Result<Surroundings, String> {
     let mut listed = context.services.subscribe();
-    let known = tokio::time::timeout(PATIENCE, listed.wait_for(Option::is_some)).await;
+    let known = tokio::time::timeout(TIMEOUT, listed.wait_for(Option::is_some)).await;
     let all = known.ok().and_then(Result::ok).and_then(|all| all.clone());
     let unread = || "services have not yet been read at least once, cannot construct envvars".to_owned();
     let all = all.ok_or_else(unread)?;

@@ -34,7 +34,7 @@ impl Places {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_waits_for_answers_keeps_none_of_others_room() {
@@ -42,14 +42,14 @@ mod tests {
         let mut held = Vec::new();
         for pod in &pods {
             for _ in 0..OF_POD {
-                held.push(pod.take(PATIENCE).await.unwrap());
+                held.push(pod.take(TIMEOUT).await.unwrap());
             }
         }
         // Further attempts of the same pod time out; a new pod has a limit of its own.
-        assert!(pods[0].take(PATIENCE).await.is_none());
-        assert!(Places::default().take(PATIENCE).await.is_some());
+        assert!(pods[0].take(TIMEOUT).await.is_none());
+        assert!(Places::default().take(TIMEOUT).await.is_some());
         // The waiting task is next.
-        let (next, ()) = tokio::join!(pods[0].take(PATIENCE), async { held.clear() });
+        let (next, ()) = tokio::join!(pods[0].take(TIMEOUT), async { held.clear() });
         assert!(next.is_some());
     }
 }

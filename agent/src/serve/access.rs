@@ -27,7 +27,7 @@ use crate::context::Context;
 /// Common name of the API server's client certificate.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
 /// Timeout of requests to the API server.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Cache TTLs, as in a kubelet: valid tokens, invalid tokens, permissions, denials.
 const PROVEN: Duration = Duration::from_mins(2);
 const UNPROVEN: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ impl Default for Access {
 impl Access {
     /// Sends a review to the API server, with limited concurrency and a timeout.
     async fn ask<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-        let asked = timeout(PATIENCE, async {
+        let asked = timeout(TIMEOUT, async {
             let _turn = self.turns.acquire().await;
             question.await
         });

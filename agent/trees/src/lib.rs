@@ -26,7 +26,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 const BATCH: usize = 1024;
 /// Maximum number of attempts at a directory that others, such as a concurrent removal, keep
 /// filling.
-const ROUNDS: u32 = 1000;
+const ATTEMPTS: u32 = 1000;
 /// Number of levels below the root that are removed where they are.
 const IN_PLACE: u32 = 8;
 
@@ -100,7 +100,7 @@ fn entries(directory: &File) -> io::Result<Vec<CString>> {
 /// Removes a directory after its entries; deep subdirectories are moved to the root, which the
 /// directory itself may be.
 fn empty(parent: &impl AsFd, name: &OsStr, root: Option<&File>, moved: &mut u64, level: u32) -> io::Result<()> {
-    for _ in 0..ROUNDS {
+    for _ in 0..ATTEMPTS {
         let directory = match open(parent, name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             directory => directory?,

@@ -15,7 +15,7 @@ use crate::OpenError;
 use crate::address::{Address, Identity};
 use crate::feed::{Fed, Feed, channel, compact};
 use crate::history::{past, sweep};
-use crate::ledger::{Ledger, Missed, PATIENCE, Shared, backend_error};
+use crate::ledger::{Ledger, Missed, Shared, TIMEOUT, backend_error};
 use crate::members::{Failure, Members};
 use crate::room::Room;
 use crate::row::{Batch, Names, Row, encode};
@@ -148,7 +148,7 @@ impl Etcd {
 
     /// Waits until a message arrives that is not followed yet.
     async fn wait(&mut self) -> Result<(), BackendError> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         while self.pending.is_empty() && self.anew.is_none() && self.lost.is_none() {
             match tokio::time::timeout_at(deadline, self.received.recv()).await {
                 Ok(Some(fed)) => self.take(fed),

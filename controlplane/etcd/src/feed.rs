@@ -8,7 +8,7 @@ use store::{Loaded, Wake};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
-use crate::ledger::{PATIENCE, Shared};
+use crate::ledger::{Shared, TIMEOUT};
 use crate::members::Failure;
 use crate::row::Row;
 
@@ -145,7 +145,7 @@ impl Feed {
 
     /// Resumes after a compaction in etcd. `false` if the watch must end.
     async fn catch_up(&mut self) -> Result<bool, Failure> {
-        let (head, _) = self.ledger.head(PATIENCE).await?;
+        let (head, _) = self.ledger.head(TIMEOUT).await?;
         let head = head.unwrap_or(0);
         if head < self.seen {
             let reason = format!(
@@ -172,13 +172,13 @@ pub(crate) async fn compact(ledger: Shared) {
         tokio::time::sleep(COMPACTION).await;
         if before > 0 {
             let ask = |mut kv: etcd_client::KvClient| async move { kv.compact(before, None).await };
-            match ledger.members.call(PATIENCE, ask).await.1 {
+            match ledger.members.call(TIMEOUT, ask).await.1 {
                 Ok(_) => info!(revision = before, "etcd's past is compacted"),
                 // Another process was first.
                 Err(Failure::Compacted) => {}
                 Err(failure) => warn!(error = &failure as &dyn std::error::Error, "compact etcd"),
             }
         }
-        before = ledger.head(PATIENCE).await.map_or(before, |(_, etcd)| etcd);
+        before = ledger.head(TIMEOUT).await.map_or(before, |(_, etcd)| etcd);
     }
 }

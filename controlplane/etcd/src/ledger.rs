@@ -11,7 +11,7 @@ use crate::members::{Failure, Members};
 use crate::row::{Names, Row, decode};
 
 /// Timeout of a request, over all members.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(8);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(8);
 /// Rows in a page.
 const PAGE: i64 = 250;
 
@@ -60,7 +60,7 @@ impl Ledger {
             let txn = txn.clone();
             async move { kv.txn(txn).await }
         };
-        self.members.call(PATIENCE, ask).await
+        self.members.call(TIMEOUT, ask).await
     }
 
     /// Key-value pairs of a range at one of etcd's revisions, 0 for the newest.
@@ -70,7 +70,7 @@ impl Ledger {
             let options = options.clone();
             async move { kv.get(from, Some(options)).await }
         };
-        self.members.call(PATIENCE, ask).await.1
+        self.members.call(TIMEOUT, ask).await.1
     }
 
     /// Loads the whole ledger, in pages of one snapshot.
@@ -161,7 +161,7 @@ impl Ledger {
 impl store::Peers for Ledger {
     fn newest(&self) -> store::Newest<'_> {
         Box::pin(async move {
-            let (head, _) = self.head(PATIENCE).await.map_err(backend_error)?;
+            let (head, _) = self.head(TIMEOUT).await.map_err(backend_error)?;
             Ok(head.unwrap_or(0))
         })
     }

@@ -8,7 +8,7 @@ use store::{Loaded, Record};
 use crate::OpenError;
 use crate::address::{Address, Identity};
 use crate::backend::LIMITS;
-use crate::ledger::{Ledger, PATIENCE};
+use crate::ledger::{Ledger, TIMEOUT};
 use crate::members::{Failure, Members};
 use crate::row::{Batch, Names, encode};
 
@@ -52,12 +52,12 @@ pub enum MoveError {
 pub async fn read(address: &Address, identity: &Identity) -> Result<Loaded, MoveError> {
     let ledger = open(address, identity).await?;
     let asked = |source| ask(address, source);
-    if ledger.head(PATIENCE).await.map_err(asked)?.0.is_none() {
+    if ledger.head(TIMEOUT).await.map_err(asked)?.0.is_none() {
         return Err(MoveError::Empty(address.clone()));
     }
     let loaded = ledger.load().await.map_err(asked)?.loaded;
     tokio::time::sleep(QUIET).await;
-    if ledger.head(PATIENCE).await.map_err(asked)?.0 != Some(loaded.revision) {
+    if ledger.head(TIMEOUT).await.map_err(asked)?.0 != Some(loaded.revision) {
         return Err(MoveError::InUse(address.clone()));
     }
     Ok(loaded)
@@ -109,7 +109,7 @@ pub async fn end(address: &Address, identity: &Identity, revision: u64) -> Resul
     match ledger.txn(txn).await {
         (_, Ok(answer)) if answer.succeeded() => Ok(()),
         // An earlier attempt whose answer was lost has done it.
-        (sent, Ok(_)) if sent > 1 && ledger.head(PATIENCE).await.is_ok_and(|(head, _)| head.is_none()) => Ok(()),
+        (sent, Ok(_)) if sent > 1 && ledger.head(TIMEOUT).await.is_ok_and(|(head, _)| head.is_none()) => Ok(()),
         (_, Ok(_)) => Err(MoveError::InUse(address.clone())),
         (_, Err(source)) => Err(ask(address, source)),
     }

@@ -16,7 +16,7 @@ use etcd_client::{
 };
 use tracing::warn;
 
-use crate::ledger::{PATIENCE, Shared};
+use crate::ledger::{Shared, TIMEOUT};
 use crate::members::{Failure, Member};
 
 /// Values that make up the reserve, and the size of each: below the limit of a request. etcd looks
@@ -53,7 +53,7 @@ impl Room {
                     Ok(())
                 }
             };
-            ledger.members.call(PATIENCE, ask).await.1?;
+            ledger.members.call(TIMEOUT, ask).await.1?;
         }
         self.kept = true;
         Ok(())
@@ -91,7 +91,7 @@ impl Room {
             async move { kv.get(key, Some(GetOptions::new().with_count_only())).await }
         };
         if !self.kept {
-            self.kept = ledger.members.call(PATIENCE, ask).await.1?.count() > 0;
+            self.kept = ledger.members.call(TIMEOUT, ask).await.1?.count() > 0;
         }
         if self.kept {
             return Ok(true);
@@ -126,7 +126,7 @@ impl Room {
         }
         let prefix = ledger.names.reserve.as_str();
         let ask = |mut kv: KvClient| async move { kv.delete(prefix, Some(DeleteOptions::new().with_prefix())).await };
-        let deleted = ledger.members.call(PATIENCE, ask).await.1?.deleted();
+        let deleted = ledger.members.call(TIMEOUT, ask).await.1?.deleted();
         rewrite(ledger).await?;
         let kept = std::mem::take(&mut self.kept);
         warn!(
@@ -141,7 +141,7 @@ impl Room {
 /// The size of a member's database, and how much of it is in use.
 async fn sizes(member: &Member) -> Option<(i64, i64)> {
     let mut maintenance = member.maintenance.clone();
-    let status = tokio::time::timeout(PATIENCE, maintenance.status()).await.ok()?.ok()?;
+    let status = tokio::time::timeout(TIMEOUT, maintenance.status()).await.ok()?.ok()?;
     Some((status.db_size(), status.raft_used_db_size()))
 }
 
@@ -149,19 +149,19 @@ async fn sizes(member: &Member) -> Option<(i64, i64)> {
 async fn is_armed(member: &Member) -> bool {
     let mut maintenance = member.maintenance.clone();
     let asked = maintenance.alarm(AlarmAction::Get, AlarmType::Nospace, None);
-    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    let answer = tokio::time::timeout(TIMEOUT, asked).await;
     answer.is_ok_and(|answer| answer.is_ok_and(|alarms| !alarms.alarms().is_empty()))
 }
 
 /// Compacts etcd's history, defragments every member, and disarms the alarms.
 async fn rewrite(ledger: &Shared) -> Result<(), Failure> {
-    let (_, now) = ledger.head(PATIENCE).await?;
+    let (_, now) = ledger.head(TIMEOUT).await?;
     let options = etcd_client::CompactionOptions::new().with_physical();
     let ask = |mut kv: KvClient| {
         let options = options.clone();
         async move { kv.compact(now, Some(options)).await }
     };
-    match ledger.members.call(PATIENCE, ask).await.1 {
+    match ledger.members.call(TIMEOUT, ask).await.1 {
         Ok(_) | Err(Failure::Compacted) => {}
         Err(failure) => return Err(failure),
     }

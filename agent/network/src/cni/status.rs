@@ -15,7 +15,7 @@ use crate::Error;
 /// Time for which a status is cached.
 const FRESH: Duration = Duration::from_secs(5);
 /// Time for which a caller waits. A plugin may take longer; meanwhile the last status is used.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Sysctls that pass bridged packets to iptables and nftables.
 const BRIDGED: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
 
@@ -87,7 +87,7 @@ impl Cni {
             Ok::<(), Error>(())
         });
         // After a timeout, the last known status is used.
-        drop(timeout(PATIENCE, asking).await);
+        drop(timeout(TIMEOUT, asking).await);
         match self.inner.status.of(&list) {
             Some(said) => said.problem,
             None => Some(format!("network {:?} has not said yet whether it is ready", list.name)),

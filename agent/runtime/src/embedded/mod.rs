@@ -47,7 +47,7 @@ use crate::supervisor::{CONTAINERS, FOLDERS, RECORD, SANDBOX, SandboxRecord};
 use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
 
 /// Time after which a supervisor that does not answer counts as delayed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Paths of an [`Embedded`] runtime. Several runtimes can share a machine if all of these differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,7 +288,7 @@ impl Shared {
     }
 
     async fn inspect(&self, id: &str) -> Result<Option<Sandbox>, Error> {
-        let asked = tokio::time::timeout(PATIENCE, self.call(id, Call::Inspect, &[])).await;
+        let asked = tokio::time::timeout(TIMEOUT, self.call(id, Call::Inspect, &[])).await;
         match asked {
             Ok(Ok((Answer::Sandbox(sandbox), _))) => Ok(Some(sandbox)),
             Ok(Ok(_)) => Err(unexpected()),

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_mins(1);
 /// A certificate is renewed when less than this fraction (one in …) of its lifetime is left.
 const LAST_PART: i64 = 6;
 /// Longest time to wait for a certificate to be signed.
-const PATIENCE: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_mins(10);
 /// Longest pause after a failed renewal, in seconds.
 const PAUSE: i64 = 6 * 3600;
 pub(crate) const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -117,7 +117,7 @@ impl Credentials {
                 own: &own,
                 names: Vec::new(),
             };
-            let (certificate, key) = wanted.ask(self.client(), PATIENCE).await?;
+            let (certificate, key) = wanted.ask(self.client(), TIMEOUT).await?;
             for (pointer, pem) in [(CERTIFICATE, &certificate), (KEY, &key)] {
                 if let Some(old) = value.pointer_mut(pointer) {
                     *old = STANDARD.encode(pem).into();
@@ -144,7 +144,7 @@ impl Credentials {
             own: &own,
             names: vec![node.to_owned()],
         };
-        let (certificate, key) = wanted.ask(self.client(), PATIENCE).await?;
+        let (certificate, key) = wanted.ask(self.client(), TIMEOUT).await?;
         write(&self.serving.key, &key)?;
         write(&self.serving.certificate, &certificate)?;
         info!("the server's certificate is renewed");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::{CROWD, Kind, Known, PATIENCE, PATIENCE_WITH_CROWDS, REMEMBERED, channel};
+use super::{CROWD, Kind, Known, MAX_DELAY, MAX_DELAY_IN_CROWDS, REMEMBERED, channel};
 
 #[tokio::test(start_paused = true)]
 async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
@@ -36,7 +36,7 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
     let _kept = recorder.urgent();
     tell("two");
     assert_eq!(sender.next().await.unwrap().message, "two");
-    assert_eq!(now.elapsed(), PATIENCE);
+    assert_eq!(now.elapsed(), MAX_DELAY);
 
     // Events are delayed for longer for many starting pods, until few of them are left.
     let mut crowd: Vec<_> = (0..=CROWD).map(|_| recorder.urgent()).collect();
@@ -44,10 +44,10 @@ async fn events_give_way_to_pods_that_somebody_waits_for_but_not_for_ever() {
     let now = Instant::now();
     tell("three");
     assert_eq!(sender.next().await.unwrap().message, "three");
-    assert_eq!(now.elapsed(), PATIENCE_WITH_CROWDS);
+    assert_eq!(now.elapsed(), MAX_DELAY_IN_CROWDS);
     tell("four");
     let mut next = Box::pin(sender.next());
-    assert!(timeout(PATIENCE * 2, &mut next).await.is_err());
+    assert!(timeout(MAX_DELAY * 2, &mut next).await.is_err());
     crowd.truncate(CROWD - 1);
     assert!(!recorder.is_crowded());
     assert_eq!(timeout(little, next).await.unwrap().unwrap().message, "four");
@@ -94,9 +94,9 @@ async fn what_is_not_told_yet_is_told_before_the_agent_ends() {
         recorder.node(&Node::default(), Kind::Normal, "Test", message.to_owned());
     }
     let now = Instant::now();
-    recorder.settle(PATIENCE).await;
+    recorder.settle(MAX_DELAY).await;
     assert_eq!(*asked.lock().unwrap(), ["one", "two"]);
-    assert!(now.elapsed() < PATIENCE);
+    assert!(now.elapsed() < MAX_DELAY);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use crate::context::Context;
 const AT_ONCE: usize = 4;
 /// Longest time that the eviction manager waits for measurements; later results are used in the
 /// next round.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Measurements of pods, whose duration depends on the pods.
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Storage {
                 let look = self.looks.spawn(look(Arc::clone(context), Arc::clone(pod)));
                 self.under_way.insert(pods::uid(pod).to_owned(), look);
             }
-            let Ok(Some(found)) = timeout_at(now + PATIENCE, self.looks.join_next()).await else {
+            let Ok(Some(found)) = timeout_at(now + TIMEOUT, self.looks.join_next()).await else {
                 return exceeding;
             };
             // A failed measurement is repeated in the next round.

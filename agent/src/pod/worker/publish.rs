@@ -27,7 +27,7 @@ const LOOK_MILLISECONDS: i64 = 200;
 const FIRST_RETRY_MILLISECONDS: i64 = 100;
 const LONGEST_RETRY_MILLISECONDS: i64 = 10_000;
 /// Longest time that a removal waits for the status to be acknowledged.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State of the status in the API.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Publisher {
         self.current.send_replace(false);
         let mut current = self.current.subscribe();
         async move {
-            drop(tokio::time::timeout(PATIENCE, current.wait_for(|current| *current)).await);
+            drop(tokio::time::timeout(TIMEOUT, current.wait_for(|current| *current)).await);
         }
     }
 

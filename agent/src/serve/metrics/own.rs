@@ -22,7 +22,7 @@ use crate::pod::preempted::Preempted;
 use crate::pod::started::Counts;
 
 /// Longest time to wait for the file systems of volumes: one of them may block.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Queries of the volumes' file systems: one at a time, so that a file system that blocks holds one
 /// thread only.
@@ -252,7 +252,7 @@ async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)
     let turn = if asking.stuck.load(Ordering::Relaxed) {
         turn.try_lock_owned().ok()
     } else {
-        tokio::time::timeout(PATIENCE, turn.lock_owned()).await.ok()
+        tokio::time::timeout(TIMEOUT, turn.lock_owned()).await.ok()
     };
     let Some(turn) = turn else {
         return Vec::new();
@@ -263,7 +263,7 @@ async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)
         let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
         all.into_iter().filter_map(stat).collect::<Vec<_>>()
     });
-    if let Ok(found) = tokio::time::timeout(PATIENCE, looking).await {
+    if let Ok(found) = tokio::time::timeout(TIMEOUT, looking).await {
         found.unwrap_or_default()
     } else {
         asking.stuck.store(true, Ordering::Relaxed);

@@ -31,10 +31,10 @@ use crate::{
 /// Keys whose steps are performed at once.
 const IN_FLIGHT: usize = 64;
 /// Time without seeing the results after which a list is requested.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RELIST_AFTER: Duration = Duration::from_secs(5);
 /// Number of consecutive successful plans, none of which has waited for more, after which a key is
 /// delayed, and the delay: a hot loop must not keep a processor busy.
-const RESTLESS: (u32, Duration) = (100, Duration::from_millis(100));
+const HOT_LOOP_LIMIT: (u32, Duration) = (100, Duration::from_millis(100));
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
 
 /// A controller: a name and a plan.
@@ -254,7 +254,7 @@ impl Memory {
             self.parked.remove(key);
             return true;
         }
-        if parked.since.elapsed() >= PATIENCE {
+        if parked.since.elapsed() >= RELIST_AFTER {
             warn!(%key, awaited = ?parked.awaited, "not seen yet, listing again");
             parked.since = Instant::now();
             let resources: BTreeSet<Resource> = parked.awaited.iter().map(Awaited::resource).collect();
@@ -267,7 +267,7 @@ impl Memory {
             .iter()
             .any(|awaited| matches!(awaited, Awaited::Listed(..)));
         queue.done(key);
-        queue.push_after(key.clone(), if lists { PATIENCE / 50 } else { PATIENCE });
+        queue.push_after(key.clone(), if lists { RELIST_AFTER / 50 } else { RELIST_AFTER });
         false
     }
 
@@ -302,19 +302,19 @@ impl Memory {
         if done.next == Next::Now {
             let streak = self.streaks.entry(key.clone()).or_default();
             *streak = streak.saturating_add(1);
-            if *streak == RESTLESS.0 {
+            if *streak == HOT_LOOP_LIMIT.0 {
                 warn!(%key, "plans do not come to an end");
             }
-            if *streak < RESTLESS.0 {
+            if *streak < HOT_LOOP_LIMIT.0 {
                 queue.push(key);
             } else {
-                queue.push_after(key, RESTLESS.1);
+                queue.push_after(key, HOT_LOOP_LIMIT.1);
             }
             return;
         }
         self.streaks.remove(&key);
         if done.next == Next::Later {
-            queue.push_after(key, PATIENCE);
+            queue.push_after(key, RELIST_AFTER);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::machinery::{
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Timeout of binding a pod's claims, as in upstream's scheduler.
-const PATIENCE: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_mins(10);
 
 /// A pod and the result of its binding.
 pub(super) struct Bound {
@@ -113,7 +113,7 @@ async fn bind_claims(
             }
         }
     };
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
+    let waited = tokio::time::timeout(TIMEOUT, waiting).await;
     waited.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()))
 }
 

@@ -30,7 +30,7 @@ use crate::transport::shape;
 
 /// Timeout for the answers of all agents together. An agent without a recent measurement takes a
 /// second.
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 /// Timeout for a connection to one agent: the other answers wait for it.
 const CONNECT: Duration = Duration::from_secs(1);
 /// Agents that are asked at once.
@@ -150,7 +150,7 @@ async fn measure(context: &Context, subject: Subject, known: &[Known]) -> BTreeM
             answers.extend(answer);
         }
     };
-    if tokio::time::timeout(PATIENCE, gather).await.is_err() {
+    if tokio::time::timeout(TIMEOUT, gather).await.is_err() {
         tracing::debug!("some agents did not measure in time");
     }
     answers

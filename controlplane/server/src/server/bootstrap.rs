@@ -177,7 +177,7 @@ fn tracking(today: &str) -> First {
 }
 
 /// Interval of the checks for deleted objects that a cluster needs.
-const ROUND: Duration = Duration::from_secs(10);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Interval at which a server renews its entry for the other servers.
 const TELLING: Duration = Duration::from_secs(5);
@@ -187,7 +187,7 @@ const TELLING: Duration = Duration::from_secs(5);
 pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole: &AtomicBool) -> Infallible {
     let client = Client::new(router);
     loop {
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(RESYNC_INTERVAL).await;
         if !whole.load(Ordering::Relaxed) {
             let made = make(&client, store, options).await;
             whole.store(made.is_ok_and(|whole| whole), Ordering::Relaxed);

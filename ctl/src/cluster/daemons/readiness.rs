@@ -13,7 +13,7 @@ use crate::client::api::{Api, text_at, with_query};
 /// Path of the nodes' Leases.
 pub(in crate::cluster) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 /// Longest time for a daemon to start.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Starts the daemon unless it runs: a running one may have been about to end. Fails with the last
 /// log lines of one that was started here and has ended.
@@ -39,9 +39,9 @@ pub(in crate::cluster) async fn within<T>(
     daemon: &Daemon,
     problem: &str,
 ) -> anyhow::Result<T> {
-    match tokio::time::timeout(PATIENCE, work).await {
+    match tokio::time::timeout(TIMEOUT, work).await {
         Ok(done) => done,
-        Err(_) => bail!("{problem} after {PATIENCE:?}; {}", daemon.last_words()),
+        Err(_) => bail!("{problem} after {TIMEOUT:?}; {}", daemon.last_words()),
     }
 }
 

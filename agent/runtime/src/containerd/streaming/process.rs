@@ -34,8 +34,8 @@ const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 const LONG: Duration = Duration::from_hours(24);
 /// Pipes in its directory that the shim writes to.
 pub(in crate::containerd) const OUTPUTS: [&str; 2] = ["stdout", "stderr"];
-/// Rounds in which leftovers are killed: each time they may have forked.
-const ROUNDS: u32 = 10;
+/// Number of attempts to kill the remaining processes: each time they may have forked.
+const ATTEMPTS: u32 = 10;
 
 /// Keeps a pipe open for reading. A shim that opens a pipe without a reader blocks, and its whole
 /// pod with it. So a reader is kept if it is unknown whether the shim has opened the pipe: after a
@@ -219,7 +219,7 @@ impl Exec {
     /// Kills the processes that the program left behind: it led a session, and they are in it
     /// unless they left deliberately.
     pub(super) fn kill_session(&self, leader: i32) {
-        for _ in 0..ROUNDS {
+        for _ in 0..ATTEMPTS {
             let members = self.shared.cgroups.members(&self.group).unwrap_or_default();
             let left: Vec<i32> = members
                 .into_iter()

@@ -25,7 +25,7 @@ use crate::supervisor::state::Supervisor;
 use crate::{Refusal, SandboxSpec};
 
 /// Time after which a foreseen container that was not requested is given up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXPIRY: Duration = Duration::from_secs(10);
 
 /// Reads the agent's early messages until the pod's network exists (with `wait`) or none is
 /// pending, and begins the announced containers if there is a [`PodEnvironment`]. Returns whether the
@@ -94,7 +94,7 @@ fn begin(
         go,
         over: false,
     };
-    Ok(child.job(monotonic() + PATIENCE, Purpose::Foreseen(foreseen)))
+    Ok(child.job(monotonic() + EXPIRY, Purpose::Foreseen(foreseen)))
 }
 
 /// Descriptors that end the wait of children, and the input of their containers: another child that
@@ -118,7 +118,7 @@ pub(in crate::supervisor) fn connect(jobs: &mut [Job]) {
 
 /// Restarts the deadlines of foreseen containers: they could not be requested before.
 pub(in crate::supervisor) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
-    let deadline = monotonic() + PATIENCE;
+    let deadline = monotonic() + EXPIRY;
     jobs.into_iter()
         .map(|job| job.turned(deadline, |purpose| purpose))
         .collect()

@@ -18,7 +18,7 @@ use wire::{invalid, parse};
 /// Default address of the D-Bus system bus.
 const SYSTEM: &str = "/run/dbus/system_bus_socket";
 /// Maximum number of other messages before a reply.
-const PATIENCE: usize = 1024;
+const MAX_OTHERS: usize = 1024;
 
 /// Destination of a call.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +97,7 @@ impl Bus {
         let signature = "s".repeat(arguments.len());
         self.stream
             .write_all(&encode(1, serial, &fields, &[], &signature, &body.0)?)?;
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_OTHERS {
             let message = self.next()?;
             match message.kind {
                 Kind::Return if message.reply_to == Some(serial) => return Ok(message),

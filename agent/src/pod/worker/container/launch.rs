@@ -16,7 +16,7 @@ use crate::pod::milestones::Step;
 use crate::pod::worker::adopt;
 
 /// Time after which a slow start no longer blocks starts of other pods.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(in crate::pod::worker) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {
     // Lock order: gate before permit.
@@ -99,7 +99,7 @@ async fn begin(
         return Ok((permit, draft));
     }
     let mut specified = Box::pin(specification(plan));
-    if let Ok(specification) = tokio::time::timeout(PATIENCE, &mut specified).await {
+    if let Ok(specification) = tokio::time::timeout(TIMEOUT, &mut specified).await {
         return Ok((permit, specification?));
     }
     drop(permit);

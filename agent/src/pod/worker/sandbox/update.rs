@@ -20,7 +20,7 @@ use crate::pod::worker::{Done, Worker};
 /// Maximum number of watched objects of one pod.
 const WATCHED: usize = 64;
 /// Interval between reads of objects that are not watched.
-const ROUND: Duration = Duration::from_mins(1);
+const RESYNC_INTERVAL: Duration = Duration::from_mins(1);
 /// Time until the next attempt after a failure, and until a token is requested again after a failed
 /// renewal.
 const RETRY: Duration = Duration::from_mins(1);
@@ -97,7 +97,7 @@ impl Worker {
             let mut wait = renews.then(|| until_renewal(&context, &uid));
             loop {
                 if looks {
-                    wait = Some(wait.map_or(ROUND, |wait| wait.min(ROUND)));
+                    wait = Some(wait.map_or(RESYNC_INTERVAL, |wait| wait.min(RESYNC_INTERVAL)));
                 }
                 tokio::select! {
                     () = any(&mut changes) => {}

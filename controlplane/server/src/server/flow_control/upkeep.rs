@@ -20,7 +20,7 @@ use crate::server::bootstrap::Client;
 
 /// The time between two looks at the objects that every cluster has (`ensureAPFBootstrapConfiguration` in
 /// `pkg/registry/flowcontrol/rest/storage_flowcontrol.go`).
-const ROUND: Duration = Duration::from_mins(1);
+const RESYNC_INTERVAL: Duration = Duration::from_mins(1);
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// Looks after them for as long as it is polled.
@@ -28,7 +28,7 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
     let client = Client::new(router);
     let watch = |plural| shared.store.last_change(&Prefix::resource(GROUP, plural));
     let (mut schemas, mut levels) = (watch(SCHEMAS), watch(LEVELS));
-    let mut next = Instant::now() + ROUND;
+    let mut next = Instant::now() + RESYNC_INTERVAL;
     loop {
         schemas.mark_unchanged();
         levels.mark_unchanged();
@@ -46,7 +46,7 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
             // The store is closed: nothing changes any more.
             Ok(Err(_closed)) => std::future::pending().await,
             Err(_elapsed) => {
-                next = Instant::now() + ROUND;
+                next = Instant::now() + RESYNC_INTERVAL;
                 if let Err(error) = defaults::ensure(&client, &shared.store).await {
                     tracing::warn!(%error, "objects of flow control cannot be kept up");
                 }

@@ -26,7 +26,7 @@ const VOLUME: &str = "kube-api-access-";
 const TOKEN_SECONDS: i64 = 3607;
 /// Time that a pod waits for the account `default`, which a controller creates when it sees the
 /// namespace.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits briefly for the account of a new pod when it is `default`.
 pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
@@ -53,7 +53,7 @@ pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
         Some(())
     };
     // Admission looks the account up itself in either case.
-    drop(tokio::time::timeout(PATIENCE, arrival).await);
+    drop(tokio::time::timeout(TIMEOUT, arrival).await);
 }
 
 /// Gives a new pod its account, the account's token and its secrets for pulling images.

@@ -10,7 +10,7 @@ use crate::request::failure::Failure;
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Seconds that a pod stays on a node that is not ready or cannot be reached, unless it says otherwise.
-const PATIENCE: i64 = 300;
+const TOLERATION_SECONDS: i64 = 300;
 
 /// Adds the default tolerations for unready and unreachable nodes unless the pod has them already;
 /// on updates too, because an applied manifest does not contain them.
@@ -28,7 +28,7 @@ pub(super) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<()
                 key: Some(trouble.to_owned()),
                 operator: Some("Exists".to_owned()),
                 effect: Some("NoExecute".to_owned()),
-                toleration_seconds: Some(PATIENCE),
+                toleration_seconds: Some(TOLERATION_SECONDS),
                 ..Toleration::default()
             });
         }
