@@ -349,7 +349,7 @@ impl Dispatcher {
                     break;
                 }
                 let failures = all.join("; ");
-                warn!(sandbox = ?work.first(), failures, times, "leftovers could not be removed");
+                warn!(sandbox = ?work.first(), failures, times, "orphans could not be removed");
                 let delay = restart::sandbox_delay_milliseconds(times);
                 tokio::time::sleep(Duration::from_millis(u64::try_from(delay).unwrap_or(0))).await;
             }

@@ -24,7 +24,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 
-mod leftover;
+mod snapshot;
 
 /// Timeout of a call that only reads or changes records.
 pub const CALL: Duration = Duration::from_secs(10);

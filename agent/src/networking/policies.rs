@@ -41,8 +41,8 @@ const UNHEARD: usize = 64;
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
-/// Least number of pods among which those that are gone are looked for.
-const LEAST_LOOKED_FOR: usize = 64;
+/// Minimum number of pods at which those that are gone are removed.
+const MIN_SWEPT: usize = 64;
 
 /// Pod that is connected and waits until its policies are enforced.
 struct Admission {
@@ -197,7 +197,7 @@ impl Follower {
             namespaces: Listing::default(),
             pods: Listing::default(),
             own: BTreeMap::new(),
-            most: LEAST_LOOKED_FOR,
+            most: MIN_SWEPT,
             inputs: Vec::new(),
             changes: Vec::new(),
             waiting: Vec::new(),
@@ -328,7 +328,7 @@ impl Follower {
             !held.is_empty() && (!looks || known.known_pod(other).is_some())
         });
         if looks {
-            self.most = self.own.len().saturating_mul(2).max(LEAST_LOOKED_FOR);
+            self.most = self.own.len().saturating_mul(2).max(MIN_SWEPT);
         }
         self.own.insert(uid, addresses.clone());
         if !self.plan.is_empty() || !self.inputs.is_empty() {

@@ -30,7 +30,7 @@ use crate::ops::metrics::Metrics;
 use crate::ops::ui::{self, Attempts, Sessions, Writes};
 use crate::server::bootstrap::BootstrapError;
 use crate::server::flow_control::FlowControl;
-use crate::server::limits::Gates;
+use crate::server::limits::ResourceLimits;
 use crate::storage::queues::Queues;
 use crate::write::admission::policies::{self, Policies};
 use crate::write::admission::webhooks::Webhooks;
@@ -129,7 +129,7 @@ pub(crate) struct Shared {
     /// Queues of writers of contended objects.
     pub(crate) object_queues: Queues,
     pub(crate) flow: FlowControl,
-    pub(crate) gates: Gates,
+    pub(crate) limits: ResourceLimits,
     pub(crate) metrics: Metrics,
     /// Start time of the server.
     pub(crate) started: Timestamp,
@@ -167,7 +167,7 @@ impl Server {
             writes: Writes::default(),
             quota_queues: Queues::default(),
             object_queues: Queues::default(),
-            gates: Gates::new(),
+            limits: ResourceLimits::new(),
             ready: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -222,6 +222,6 @@ impl Server {
 
     /// Ends long-running requests, as if each watch had timed out; other requests go on.
     pub fn drain(&self) {
-        self.shared.gates.ending().cancel();
+        self.shared.limits.ending().cancel();
     }
 }

@@ -1,5 +1,5 @@
 //! Ownership of groups: an extended attribute on them, so that two agents of one machine never take
-//! each other's pods for leftovers.
+//! each other's pods for orphans.
 
 use std::fs;
 use std::io;

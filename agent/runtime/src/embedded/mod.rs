@@ -14,7 +14,7 @@
 mod ahead;
 mod calls;
 mod connection;
-mod leftovers;
+mod orphans;
 mod program;
 mod removal;
 mod run;
@@ -195,7 +195,7 @@ impl Embedded {
         }
         let groups = known.into_iter().chain([crate::supervisor::GROUP.to_owned()]);
         for failure in self.shared.collect_groups(groups.collect()).await {
-            tracing::warn!(failure, "leftovers of an earlier agent");
+            tracing::warn!(failure, "orphans of an earlier agent");
         }
         Ok(())
     }

@@ -309,7 +309,7 @@ impl Supervisor {
         };
         match ticket {
             Some(ticket) => self.reply(ticket, result),
-            // Best effort; leftovers are found below the root of our cgroups.
+            // Best effort; orphans are found below the root of our cgroups.
             None => drop(self.cgroups.remove(&self.group)),
         }
         self.ended = true;

@@ -107,19 +107,19 @@ pub(crate) struct Done {
     /// A step failed and must be retried.
     pub(crate) retry: bool,
     pub(crate) next: Next,
-    pub(crate) tally: Tally,
+    pub(crate) counts: StepCounts,
 }
 
 /// Number of objects that a plan's steps have changed.
 #[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Tally {
+pub(crate) struct StepCounts {
     pub(crate) created: u64,
     /// Number of creations that the server refused.
     pub(crate) refused: u64,
     pub(crate) deleted: u64,
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for StepCounts {
     fn add_assign(&mut self, more: Self) {
         self.created += more.created;
         self.refused += more.refused;

@@ -9,7 +9,7 @@ use controlplane_plan::{
     step::{CLAIMS, NODES, Note, PatchKind, Severity, Target, VOLUMES},
     storage::{
         SELECTED_NODE, claim_class,
-        provision::{self, End, FINALIZER, News, Wish},
+        provision::{self, End, FINALIZER, News, Request},
         volume_of,
     },
 };
@@ -87,7 +87,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
                 wake.push(Work::Grow(Key::of(&claim.metadata)));
             }
             let class = classes.get(&Key::new("", claim_class(claim)));
-            if provision::wish(claim, class.as_deref()) != Wish::Nothing {
+            if provision::request(claim, class.as_deref()) != Request::Nothing {
                 wake.push(Work::Make(Key::of(&claim.metadata)));
             }
         }
@@ -157,13 +157,13 @@ async fn make(context: &Context, key: &Key, first: bool, left: Option<Directory>
     };
     let class = context.caches.storage_classes.get(&Key::new("", claim_class(&claim)));
     let fail = |why: &str| tell(context, provision::note(&claim, News::Failed(why)));
-    let node = match provision::wish(&claim, class.as_deref()) {
-        Wish::Nothing => return clear_away(context, left).await,
-        Wish::Impossible(why) => {
+    let node = match provision::request(&claim, class.as_deref()) {
+        Request::Nothing => return clear_away(context, left).await,
+        Request::Unsupported(why) => {
             fail(why);
             return clear_away(context, left).await;
         }
-        Wish::Directory(node) => node,
+        Request::Directory(node) => node,
     };
     let wanted = Directory {
         node: node.to_owned(),

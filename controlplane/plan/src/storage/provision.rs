@@ -29,43 +29,43 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Request of a claim to this provisioner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish<'a> {
+pub enum Request<'a> {
     /// No request, or not yet.
     Nothing,
     /// A directory on this node.
     Directory(&'a str),
     /// An unsupported request, with the reason.
-    Impossible(&'static str),
+    Unsupported(&'static str),
 }
 
 /// Returns the claim's request to this provisioner.
-pub fn wish<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass>) -> Wish<'a> {
+pub fn request<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass>) -> Request<'a> {
     let asked = annotation(&claim.metadata, PROVISIONER) == Some(NAME)
         && class.is_some_and(|class| class.provisioner == NAME)
         && volume_of(claim).is_none()
         && claim.metadata.deletion_timestamp.is_none();
     let Some(spec) = claim.spec.as_ref().filter(|_| asked) else {
-        return Wish::Nothing;
+        return Request::Nothing;
     };
     let shared = |mode: &String| mode == "ReadWriteMany" || mode == "ReadOnlyMany";
     if !waits(class) {
-        return Wish::Impossible("the class must have the volumeBindingMode WaitForFirstConsumer");
+        return Request::Unsupported("the class must have the volumeBindingMode WaitForFirstConsumer");
     }
     if spec.volume_mode.as_deref() == Some("Block") {
-        return Wish::Impossible("block volumes are not supported");
+        return Request::Unsupported("block volumes are not supported");
     }
     if spec.access_modes.iter().flatten().any(shared) {
-        return Wish::Impossible("only the access modes ReadWriteOnce and ReadWriteOncePod are supported");
+        return Request::Unsupported("only the access modes ReadWriteOnce and ReadWriteOncePod are supported");
     }
     if spec.data_source.is_some() || spec.data_source_ref.is_some() {
-        return Wish::Impossible("volumes cannot be made from a data source");
+        return Request::Unsupported("volumes cannot be made from a data source");
     }
     if spec.selector.is_some() {
-        return Wish::Impossible("claim.Spec.Selector is not supported");
+        return Request::Unsupported("claim.Spec.Selector is not supported");
     }
     match annotation(&claim.metadata, SELECTED_NODE) {
-        Some(node) if !node.is_empty() => Wish::Directory(node),
-        Some(_) | None => Wish::Nothing,
+        Some(node) if !node.is_empty() => Request::Directory(node),
+        Some(_) | None => Request::Nothing,
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::{
     claims::{self, Scene},
     ephemeral,
-    provision::{self, End, Wish},
+    provision::{self, End, Request},
     volumes::{self, Claim},
 };
 use crate::{
@@ -340,11 +340,14 @@ fn a_directory_is_made_on_the_selected_node_for_what_it_can_do() {
         )
     };
     let claim = with("n1", json!({}));
-    assert_eq!(provision::wish(&claim, Some(&class)), Wish::Directory("n1"));
-    assert_eq!(provision::wish(&with("", json!({})), Some(&class)), Wish::Nothing);
-    assert_eq!(provision::wish(&claim, None), Wish::Nothing);
+    assert_eq!(provision::request(&claim, Some(&class)), Request::Directory("n1"));
+    assert_eq!(provision::request(&with("", json!({})), Some(&class)), Request::Nothing);
+    assert_eq!(provision::request(&claim, None), Request::Nothing);
     let shared = with("n1", json!({ "accessModes": ["ReadWriteMany"] }));
-    assert!(matches!(provision::wish(&shared, Some(&class)), Wish::Impossible(_)));
+    assert!(matches!(
+        provision::request(&shared, Some(&class)),
+        Request::Unsupported(_)
+    ));
     let node: Node =
         serde_json::from_value(json!({ "metadata": { "name": "n1", "labels": { "kubernetes.io/hostname": "h1" } } }))
             .unwrap();

@@ -230,7 +230,7 @@ impl Metrics {
     /// The text that Prometheus reads.
     pub(crate) async fn text(&self, shared: &Shared) -> String {
         shared.flow.refresh();
-        let lasting = ("lasting", shared.gates.in_flight());
+        let lasting = ("lasting", shared.limits.in_flight());
         for (kind, number) in shared.flow.in_flight().into_iter().chain([lasting]) {
             let gauge = self.in_flight.get_or_create(&InFlight { request_kind: kind });
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));

@@ -249,7 +249,7 @@ impl Facts {
         match self {
             Self::Writes => shared.writes.answer(info),
             Self::Measures => {
-                let _share = shared.gates.past(&user.name).await?;
+                let _share = shared.limits.past(&user.name).await?;
                 measures::answer(shared, info).await
             }
         }
@@ -409,7 +409,7 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
             limit: crate::transport::body::LIMIT,
         });
     }
-    let read = tokio::time::timeout(LOGIN_TIME, shared.gates.read(ANONYMOUS, body)).await;
+    let read = tokio::time::timeout(LOGIN_TIME, shared.limits.read(ANONYMOUS, body)).await;
     let (bytes, _room) = read.unwrap_or(Err(Failure::Late))?;
     let login: Login =
         serde_json::from_slice(&bytes).map_err(|_unread| Failure::bad_request("the login is not understood"))?;

@@ -49,7 +49,7 @@ pub(crate) async fn answer(context: &mut Context) -> Result<Option<Response>, Fa
         return Ok(None);
     }
     let share = match (context.info.verb, context.info.named) {
-        ("get", _) | ("list", false) if at != versions => context.server.gates.past(&context.user.name).await?,
+        ("get", _) | ("list", false) if at != versions => context.server.limits.past(&context.user.name).await?,
         _ => {
             let message = "at and history are for reading objects: at with a get or a list, history with a get";
             return Err(Failure::bad_request(message));

@@ -142,7 +142,7 @@ impl Begun {
             room: context
                 .wire
                 .source
-                .map(|_| context.server.gates.unread(&context.user.name)),
+                .map(|_| context.server.limits.unread(&context.user.name)),
             ..Self::default()
         };
         let from = match start {

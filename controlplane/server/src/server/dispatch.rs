@@ -155,7 +155,7 @@ async fn resource(
     outcome: &mut Outcome,
 ) -> Result<Response, Failure> {
     let passes = turn.outside && turn.lasts;
-    let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
+    let pass = passes.then(|| shared.limits.enter(&user.name)).transpose()?;
     let (lasting, bytes, room) = if turn.lasts {
         (Some(body), Bytes::new(), None)
     } else {
@@ -215,7 +215,7 @@ async fn serve_whole(context: &mut Context, bytes: Bytes) -> Result<Response, Fa
 /// Keeps the pass of a long-running request until its answer ends.
 fn hold(shared: &Shared, pass: Option<Pass>, answer: Result<Response, Failure>) -> Result<Response, Failure> {
     let Some(pass) = pass else { return answer };
-    let ending = shared.gates.ending();
+    let ending = shared.limits.ending();
     answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
 }
 
@@ -254,7 +254,7 @@ async fn elsewhere(
         (begun.body, begun.is_whole, room)
     };
     let passes = turn.outside && (lasting || !is_whole);
-    let pass = passes.then(|| shared.gates.enter(&user.name)).transpose()?;
+    let pass = passes.then(|| shared.limits.enter(&user.name)).transpose()?;
     // A body that is still to come takes none: its client may send it slowly.
     let _seat = if is_whole && (turn.lasts || !lasting) {
         turn.seat(shared, outcome).await?

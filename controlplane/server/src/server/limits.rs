@@ -50,7 +50,7 @@ const PAST: usize = 3;
 const PAST_WAIT: Duration = Duration::from_secs(10);
 
 /// Resource limits of a server.
-pub(crate) struct Gates {
+pub(crate) struct ResourceLimits {
     lasting: Arc<Shares>,
     bodies: Arc<Shares>,
     unread: Arc<Shares>,
@@ -71,7 +71,7 @@ impl Pass {
     }
 }
 
-impl Gates {
+impl ResourceLimits {
     pub(crate) fn new() -> Self {
         Self {
             lasting: Shares::new(LASTING, LASTING / 2),

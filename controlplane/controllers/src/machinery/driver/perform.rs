@@ -7,7 +7,7 @@ use http::Method;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use tracing::{debug, info, warn};
 
-use super::{Awaited, Context, Done, Next, Tally};
+use super::{Awaited, Context, Done, Next, StepCounts};
 use crate::machinery::{
     cache::Key,
     request::{self, Error, Reply},
@@ -34,7 +34,7 @@ pub(crate) async fn perform(context: &Context, component: &'static str, plan: Pl
             done.failure = done.failure.or(result.failure);
             done.retry |= result.retry;
             done.next = done.next.max(result.next);
-            done.tally += result.tally;
+            done.counts += result.counts;
         }
         if done.retry && failed.is_none() {
             failed = Some(number);
@@ -142,9 +142,9 @@ fn filled(mut note: Note, text: &str) -> Note {
 
 fn created(resource: Resource, reply: &Reply) -> Done {
     Done {
-        tally: Tally {
+        counts: StepCounts {
             created: 1,
-            ..Tally::default()
+            ..StepCounts::default()
         },
         ..seen(resource, reply)
     }
@@ -170,9 +170,9 @@ fn deleted(component: &'static str, target: &Target) -> Done {
     );
     Done {
         awaited: vec![gone(target)],
-        tally: Tally {
+        counts: StepCounts {
             deleted: 1,
-            ..Tally::default()
+            ..StepCounts::default()
         },
         ..Done::default()
     }
@@ -271,9 +271,9 @@ fn create_failed(
             Done {
                 failure: Some(failure(status, false)),
                 retry: true,
-                tally: Tally {
+                counts: StepCounts {
                     refused: 1,
-                    ..Tally::default()
+                    ..StepCounts::default()
                 },
                 ..Done::default()
             }

@@ -106,10 +106,10 @@ impl JobMetrics {
         else {
             return;
         };
-        let tally = done.tally;
-        let action = if tally.created + tally.refused > 0 {
+        let steps = done.counts;
+        let action = if steps.created + steps.refused > 0 {
             "pods_created"
-        } else if tally.deleted > 0 {
+        } else if steps.deleted > 0 {
             "pods_deleted"
         } else {
             "tracking"
@@ -121,7 +121,7 @@ impl JobMetrics {
         *number += 1;
         durations.took(took);
         let reason = creation_reason(spec, job.status.as_ref());
-        for (status, number) in [("succeeded", tally.created), ("failed", tally.refused)] {
+        for (status, number) in [("succeeded", steps.created), ("failed", steps.refused)] {
             add(&mut counts.creations, [reason, status], number);
         }
     }
@@ -316,7 +316,7 @@ mod tests {
     use serde_json::{Value, from_value, json};
 
     use super::*;
-    use crate::machinery::driver::Tally;
+    use crate::machinery::driver::StepCounts;
 
     fn job(revision: u32, status: &Value) -> Job {
         let owner =
@@ -356,9 +356,9 @@ mod tests {
         metrics.follow(&caches, "2026-01-01T00:00:00Z".parse().unwrap());
         caches.jobs.apply(job(1, &json!({})), false);
         let done = Done {
-            tally: Tally {
+            counts: StepCounts {
                 created: 4,
-                ..Tally::default()
+                ..StepCounts::default()
             },
             ..Done::default()
         };

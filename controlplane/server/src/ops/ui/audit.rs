@@ -85,7 +85,7 @@ pub(super) async fn answer(shared: &Shared, query: Option<&str>, user: &User) ->
     let query = Query::parse(query)?;
     let words = query.text("words").unwrap_or_default().to_lowercase();
     let changes = query.text("changes") == Some("true");
-    let _share = shared.gates.past(&user.name).await?;
+    let _share = shared.limits.past(&user.name).await?;
     let read = move || {
         let words: Vec<&str> = words.split_whitespace().collect();
         newest(&directory, |record| {

@@ -1,7 +1,7 @@
 //! The turn of a request: its body arrives, then it takes a seat of its priority level.
 //!
 //! Upstream takes the seat first: a body that is sent byte by byte would then occupy the level at no
-//! cost to its sender. Arriving bodies are bounded by [`Gates`](crate::server::limits::Gates) instead.
+//! cost to its sender. Arriving bodies are bounded by [`ResourceLimits`](crate::server::limits::ResourceLimits) instead.
 
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ impl Turn {
         if !self.outside {
             return Ok((body::read(body).await?, None));
         }
-        let read = timeout_at(self.end, shared.gates.read(&user.name, body)).await;
+        let read = timeout_at(self.end, shared.limits.read(&user.name, body)).await;
         let (bytes, room) = read.unwrap_or(Err(Failure::Late))?;
         Ok((bytes, Some(room)))
     }
@@ -104,7 +104,7 @@ impl Turn {
         user: &User,
         body: Body,
     ) -> Result<(body::Begun, Option<Share>), Failure> {
-        let read = timeout_at(self.end, shared.gates.begin(&user.name, body)).await;
+        let read = timeout_at(self.end, shared.limits.begin(&user.name, body)).await;
         let (begun, room) = read.unwrap_or(Err(Failure::Late))?;
         Ok((begun, Some(room)))
     }

@@ -10,18 +10,18 @@ use tonic::{Code, Response, Status};
 
 use crate::{Client, Error, Failure, TASK, within};
 
-/// Maximum number of leftover directories in the way of one snapshot; each kill leaves one.
+/// Maximum number of stale directories in the way of one snapshot; each kill leaves one.
 const LEFT: u32 = 3;
 
 impl Failure {
     /// The directory of the next snapshot existed already.
-    fn is_leftover(&self) -> bool {
+    fn is_stale_directory(&self) -> bool {
         self.code == Code::Unknown && self.message.contains("failed to rename") && self.message.contains("file exists")
     }
 }
 
 impl Client {
-    /// Calls `make` to create a snapshot, again if a leftover directory was in its way.
+    /// Calls `make` to create a snapshot, again if a stale directory was in its way.
     pub async fn snapshot<T, F>(
         &self,
         doing: &'static str,
@@ -32,7 +32,7 @@ impl Client {
     {
         for _ in 0..LEFT {
             match within(TASK, doing, make(self.snapshots())).await {
-                Err(error) if error.source.is_leftover() => {
+                Err(error) if error.source.is_stale_directory() => {
                     tracing::warn!(doing, failure = %error.source, "containerd left a directory; asking again");
                 }
                 answer => return answer,

@@ -1,4 +1,4 @@
-//! Leftovers of a crash that belong to no sandbox of ours.
+//! Orphans of a crash, which belong to no sandbox of ours: processes and cgroups.
 
 use std::collections::BTreeSet;
 use std::io;
