@@ -160,7 +160,7 @@ pub(crate) struct Worker {
     /// Serializes writes to the pod's volumes.
     turns: Arc<volume::Turns>,
     /// Held while a container is created.
-    gate: Arc<RwLock<()>>,
+    creation_lock: Arc<RwLock<()>>,
     /// Wakes the task that updates volumes.
     stale: Arc<Notify>,
     /// Objects that the pod's volumes show; watched while they are held here.
@@ -232,7 +232,7 @@ impl Worker {
             drafts: container::draft::Drafts::new(),
             early_exits: BTreeMap::new(),
             urgent: None,
-            gate: Arc::default(),
+            creation_lock: Arc::default(),
         }
     }
 

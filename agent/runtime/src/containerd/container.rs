@@ -4,12 +4,12 @@
 //! * [`root`], [`ahead`]: snapshots for root file systems, and those that are prepared ahead
 //! * [`images`]: images as volumes
 //! * [`handlers`]: OCI runtimes
-//! * [`starting`], [`gate`]: start of the created task
+//! * [`starting`], [`exec_fifo`]: start of the created task
 //! * [`sysfs`]: mount of `/sys`
 
 pub(super) mod ahead;
 pub(super) mod creation;
-pub(super) mod gate;
+pub(super) mod exec_fifo;
 pub(super) mod handlers;
 pub(super) mod images;
 pub(super) mod root;

@@ -42,7 +42,7 @@ pub use removal::abandoned::end_without_engine;
 
 use client::{CALL, Client, connect, within};
 use container::ahead::Ahead;
-use container::gate::Gates;
+use container::exec_fifo::ExecFifos;
 use container::handlers;
 use exits::events;
 use records::Records;
@@ -127,8 +127,8 @@ struct Shared {
     execs: Semaphore,
     exec_count: AtomicU64,
     ahead: Mutex<Ahead>,
-    /// Gates of the tasks that are being started.
-    gates: Gates,
+    /// FIFOs of the tasks that are being started.
+    exec_fifos: ExecFifos,
     /// Containers whose loggers are watched.
     heard: Mutex<BTreeSet<String>>,
 }
@@ -177,7 +177,7 @@ impl Containerd {
             execs: Semaphore::new(EXECS),
             exec_count: AtomicU64::new(0),
             ahead: Mutex::default(),
-            gates: Gates::default(),
+            exec_fifos: ExecFifos::default(),
             heard: Mutex::default(),
             config: Config { state_dir, ..config },
         };

@@ -9,7 +9,7 @@ use containerd_client::types::v1::Status;
 use tokio::time::Instant;
 
 use super::creation;
-use super::gate::{Gate, Starting};
+use super::exec_fifo::{ExecFifo, Starting};
 use crate::clock::now;
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
@@ -26,14 +26,14 @@ impl Shared {
         if container.state != State::Created {
             return Err(Refusal::wrong_state(&container).into());
         }
-        let gate = self.close_gate(id);
+        let starting = self.begin_start(id);
         // On disk first: an exited container without this record never ran.
         let noted = self.records().begin(sandbox, id);
         let noted = noted.ok_or_else(|| Error::SandboxNotFound(sandbox.to_owned()))?;
         noted.map_err(io_error("write the record of", &self.directory(sandbox)))?;
-        let pid = match self.start_and_keep(id, &gate).await {
+        let pid = match self.start_and_keep(id, &starting).await {
             Err(error) if error.is_loss() => {
-                self.end_unheard(sandbox, id, gate.gate()).await;
+                self.end_unheard(sandbox, id, starting.fifo()).await;
                 return Err(error);
             }
             told => told?,
@@ -62,11 +62,11 @@ impl Shared {
     }
 
     /// Starts a task and preserves its exit. Returns its PID.
-    async fn start_and_keep(&self, id: &str, gate: &Starting) -> Result<u32, Error> {
+    async fn start_and_keep(&self, id: &str, starting: &Starting) -> Result<u32, Error> {
         let (mut kept, started) = tokio::join!(self.keep_end(id), self.start_task(id));
         let pid = match started {
             Err(error) if meaning(&error) == Meaning::Silent => {
-                let settled = self.settle(id, gate, error).await?;
+                let settled = self.settle(id, starting, error).await?;
                 kept = self.keep_end(id).await;
                 settled
             }
@@ -89,7 +89,7 @@ impl Shared {
 
     /// Asks containerd, once it is back, whether the task runs that it was starting. Returns the
     /// PID, or the failure.
-    async fn settle(&self, id: &str, gate: &Starting, failure: Error) -> Result<u32, Error> {
+    async fn settle(&self, id: &str, starting: &Starting, failure: Error) -> Result<u32, Error> {
         let deadline = Instant::now() + TASK;
         let mut refused = None;
         while Instant::now() < deadline {
@@ -115,7 +115,7 @@ impl Shared {
                     told => return told,
                 },
                 // It was killed while it waited.
-                Status::Stopped if gate.gate().is_some_and(|gate| !gate.is_passed()) => return Err(failure),
+                Status::Stopped if starting.fifo().is_some_and(|fifo| !fifo.is_written()) => return Err(failure),
                 Status::Running | Status::Stopped | Status::Paused | Status::Pausing => return Ok(task.pid),
                 // Its shim takes long to answer.
                 Status::Unknown => tokio::time::sleep(PAUSE).await,
@@ -125,14 +125,14 @@ impl Shared {
     }
 
     /// Kills a container whose start was not answered, and then finds out whether it has run.
-    async fn end_unheard(self: &Arc<Self>, sandbox: &str, id: &str, gate: Option<&Gate>) {
+    async fn end_unheard(self: &Arc<Self>, sandbox: &str, id: &str, fifo: Option<&ExecFifo>) {
         if let Err(error) = self.kill_and_wait(id).await {
             // containerd reports it when it is back.
             tracing::warn!(container = id, %error, "whether it has run is not known");
             return;
         }
-        match gate {
-            Some(gate) if gate.is_passed() => self.ran_unheard(sandbox, id),
+        match fifo {
+            Some(fifo) if fifo.is_written() => self.ran_unheard(sandbox, id),
             Some(_) => self.abandon(id),
             None => {}
         }
@@ -152,8 +152,8 @@ impl Shared {
             all.collect()
         };
         let ends = unheard.iter().map(|(sandbox, id)| async move {
-            let gate = self.gate(id);
-            self.end_unheard(sandbox, id, gate.as_ref()).await;
+            let fifo = self.exec_fifo(id);
+            self.end_unheard(sandbox, id, fifo.as_ref()).await;
         });
         futures::future::join_all(ends).await;
     }

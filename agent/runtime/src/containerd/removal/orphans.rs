@@ -21,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::clock::now;
 use crate::containerd::client::TASK;
-use crate::containerd::container::gate;
+use crate::containerd::container::exec_fifo;
 use crate::containerd::logger;
 use crate::sys;
 
@@ -73,7 +73,7 @@ fn end_those(find: impl Fn(i32) -> Option<Orphan>) {
 
 /// State directories of runc whose creation seems to be cut off, at least this old.
 pub(in crate::containerd) fn aborted(namespace: &str, age: Duration) -> Vec<(String, PathBuf)> {
-    let records = fs::read_dir(Path::new(gate::RUNC).join(namespace));
+    let records = fs::read_dir(Path::new(exec_fifo::RUNC).join(namespace));
     let aborted = records.into_iter().flatten().flatten().filter_map(|entry| {
         let since = entry.metadata().and_then(|found| found.modified()).ok()?;
         let old = now().duration_since(since).is_ok_and(|since| since >= age);
@@ -81,7 +81,7 @@ pub(in crate::containerd) fn aborted(namespace: &str, age: Duration) -> Vec<(Str
         let only_gate = fs::read_dir(entry.path())
             .ok()?
             .flatten()
-            .all(|file| file.file_name() == gate::PIPE);
+            .all(|file| file.file_name() == exec_fifo::PIPE);
         let id = entry.file_name().into_string().ok()?;
         (old && only_gate).then(|| (id, entry.path()))
     });
@@ -92,7 +92,7 @@ pub(in crate::containerd) fn aborted(namespace: &str, age: Duration) -> Vec<(Str
 pub(in crate::containerd) fn remove(aborted: &[(String, PathBuf)]) {
     for (id, directory) in aborted {
         tracing::info!(container = id, "removing what runc has begun");
-        let removed = match fs::remove_file(directory.join(gate::PIPE)) {
+        let removed = match fs::remove_file(directory.join(exec_fifo::PIPE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => fs::remove_dir(directory),
         };

@@ -19,8 +19,8 @@ use crate::pod::worker::adopt;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(in crate::pod::worker) async fn run(plan: &Arc<Plan>, draft: Option<ContainerSpec>) -> Result<Started, Failure> {
-    // Lock order: gate before permit.
-    let _gate = plan.gate.read().await;
+    // Lock order: the creation lock before the permit.
+    let _creation = plan.creation_lock.read().await;
     let (_permit, specification) = begin(plan, draft).await?;
     let id = specification.id.clone();
     let image_id = specification.image_id.clone();

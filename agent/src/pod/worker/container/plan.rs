@@ -31,7 +31,7 @@ pub(in crate::pod::worker) struct Plan {
     pub(in crate::pod::worker) container: String,
     pub(in crate::pod::worker) attempt: u32,
     /// Held while the container is created: its sandbox is not removed meanwhile.
-    pub(in crate::pod::worker) gate: Arc<RwLock<()>>,
+    pub(in crate::pod::worker) creation_lock: Arc<RwLock<()>>,
     /// Instance whose PID namespace the container joins.
     pub(super) target: Option<Result<String, String>>,
 }

@@ -42,7 +42,7 @@ impl Worker {
             addresses,
             container: container.to_owned(),
             attempt,
-            gate: Arc::clone(&self.gate),
+            creation_lock: Arc::clone(&self.creation_lock),
             target: pods::target(&self.pod, container).map(|target| {
                 let running = self.view.latest(target).filter(|_| self.view.is_running(target));
                 let missing = || format!("unable to find target container {target}");

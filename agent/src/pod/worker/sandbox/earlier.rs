@@ -34,11 +34,11 @@ impl Worker {
         if !self.earlier.insert(id.clone()) {
             return;
         }
-        let (context, gate) = (Arc::clone(&self.context), Arc::clone(&self.gate));
+        let (context, creation_lock) = (Arc::clone(&self.context), Arc::clone(&self.creation_lock));
         let mut heard = Some(self.publisher.heard());
         self.tasks.spawn(async move {
             // A container creation in this sandbox must complete first, to report its result.
-            drop(gate.write().await);
+            drop(creation_lock.write().await);
             let mut times = 0_u32;
             while let Err(failures) = remove_lost(&context, &id, OptionFuture::from(heard.take()).map(drop)).await {
                 warn!(

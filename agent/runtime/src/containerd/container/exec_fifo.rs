@@ -23,14 +23,14 @@ pub(in crate::containerd) const PIPE: &str = "exec.fifo";
 /// Time that no present event has, however coarse the file system's clock is.
 const BEFORE: TimeSpec = TimeSpec::new(1, 0);
 
-pub(in crate::containerd) enum Gate {
+pub(in crate::containerd) enum ExecFifo {
     /// Descriptor of a FIFO that had not been written to when it was opened.
     Held(OwnedFd),
     /// runc removes it as soon as the program was started.
     Gone,
 }
 
-impl Gate {
+impl ExecFifo {
     /// Opens the FIFO; `anew` resets its time.
     fn hold(container: &Path, anew: bool) -> io::Result<Self> {
         let directory = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -48,7 +48,7 @@ impl Gate {
     }
 
     /// True if the program was started.
-    pub(super) fn is_passed(&self) -> bool {
+    pub(super) fn is_written(&self) -> bool {
         match self {
             Self::Held(pipe) => fstat(pipe).is_ok_and(|status| status.st_mtime != BEFORE.tv_sec()),
             Self::Gone => true,
@@ -56,26 +56,26 @@ impl Gate {
     }
 }
 
-/// Gates of the tasks that are being started, each for the duration of its start.
+/// FIFOs of the tasks that are being started, each for the duration of its start.
 #[derive(Clone, Default)]
-pub(in crate::containerd) struct Gates(Arc<Mutex<BTreeMap<String, Arc<Gate>>>>);
+pub(in crate::containerd) struct ExecFifos(Arc<Mutex<BTreeMap<String, Arc<ExecFifo>>>>);
 
-impl Gates {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Gate>>> {
+impl ExecFifos {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ExecFifo>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gate of a task during its start.
+/// FIFO of a task during its start.
 pub(in crate::containerd) struct Starting {
     id: String,
-    gate: Option<Arc<Gate>>,
-    all: Gates,
+    fifo: Option<Arc<ExecFifo>>,
+    all: ExecFifos,
 }
 
 impl Starting {
-    pub(in crate::containerd) fn gate(&self) -> Option<&Gate> {
-        self.gate.as_deref()
+    pub(in crate::containerd) fn fifo(&self) -> Option<&ExecFifo> {
+        self.fifo.as_deref()
     }
 }
 
@@ -88,33 +88,33 @@ impl Drop for Starting {
 impl Shared {
     /// Opens the FIFO of a task that was not ordered to start yet. Runtimes other than runc may
     /// have none.
-    pub(super) fn close_gate(&self, id: &str) -> Starting {
-        let gate = self.hold_gate(id, true).map(Arc::new);
-        if let Some(gate) = &gate {
-            self.gates.lock().insert(id.to_owned(), Arc::clone(gate));
+    pub(super) fn begin_start(&self, id: &str) -> Starting {
+        let fifo = self.open_exec_fifo(id, true).map(Arc::new);
+        if let Some(fifo) = &fifo {
+            self.exec_fifos.lock().insert(id.to_owned(), Arc::clone(fifo));
         }
         Starting {
             id: id.to_owned(),
-            gate,
-            all: self.gates.clone(),
+            fifo,
+            all: self.exec_fifos.clone(),
         }
     }
 
-    /// Opens the gate of a task that an earlier agent may have ordered to run; that agent had reset
+    /// Opens the FIFO of a task that an earlier agent may have ordered to run; that agent had reset
     /// its time.
-    pub(in crate::containerd) fn gate(&self, id: &str) -> Option<Gate> {
-        self.hold_gate(id, false)
+    pub(in crate::containerd) fn exec_fifo(&self, id: &str) -> Option<ExecFifo> {
+        self.open_exec_fifo(id, false)
     }
 
     /// True if a task that has ended while it was being started is known never to have run.
     pub(in crate::containerd) fn is_held_back(&self, id: &str) -> bool {
-        let starting = self.gates.lock().get(id).cloned();
-        let gate = starting.or_else(|| self.gate(id).map(Arc::new));
-        gate.is_some_and(|gate| !gate.is_passed())
+        let starting = self.exec_fifos.lock().get(id).cloned();
+        let fifo = starting.or_else(|| self.exec_fifo(id).map(Arc::new));
+        fifo.is_some_and(|fifo| !fifo.is_written())
     }
 
-    fn hold_gate(&self, id: &str, anew: bool) -> Option<Gate> {
-        let held = Gate::hold(&Path::new(RUNC).join(&self.config.namespace).join(id), anew);
+    fn open_exec_fifo(&self, id: &str, anew: bool) -> Option<ExecFifo> {
+        let held = ExecFifo::hold(&Path::new(RUNC).join(&self.config.namespace).join(id), anew);
         if let Err(error) = &held {
             tracing::debug!(container = id, %error, "whether it has run is known from containerd alone");
         }
