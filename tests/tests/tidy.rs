@@ -133,7 +133,6 @@ const MOST_MODULES: usize = 12;
 /// Folders that may have more modules, each with its reason.
 const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("agent/runtime/src", "the interface and both implementations"),
-    ("agent/volume/src", "one type of volume each"),
     ("controlplane/api/src/kinds", "one kind each"),
     ("controlplane/api/src/schema/managed", "parts of one merge"),
     ("controlplane/api/src/workload/pod", "one rule of pods each"),

@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 
-use crate::{Error, io_error, make_directory, set_mode, subpath};
+use crate::mounts::subpath;
+use crate::{Error, io_error, make_directory, set_mode};
 
 /// Creates an `emptyDir`. It gets its final path when it is complete: after a crash, the next
 /// attempt removes the remains.

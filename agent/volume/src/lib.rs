@@ -9,17 +9,12 @@ mod claims;
 mod empty;
 mod error;
 mod host_path;
-mod label;
 mod local_path;
 mod memory;
 mod mounts;
-mod nested;
-mod ownership;
 mod payload;
-mod subpath;
+mod tree;
 mod turns;
-mod usage;
-mod walk;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -35,14 +30,15 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use nix::unistd::{Gid, chown};
 
 pub use error::Error;
-pub use label::{has_label, label};
 pub use local_path::{LocalPath, LocalPathError};
 pub use mounts::{ImagePlace, cleaned};
 pub use payload::PayloadError;
+pub use tree::label::{has_label, label};
+pub use tree::usage::measure;
 pub use turns::{Turn, Turns};
-pub use usage::measure;
 
 pub(crate) use error::io_error;
+use mounts::{nested, subpath};
 
 /// Directory of a pod's volumes that hold secrets.
 const MEMORY: &str = "memory";

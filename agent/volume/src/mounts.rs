@@ -1,5 +1,8 @@
 //! Mounts of a pod's volumes into a container.
 
+pub(crate) mod nested;
+pub(crate) mod subpath;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use agent_plan::container::oci;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use super::{Error, Volumes, claims, component, io_error, is_claim, make_directory, subpath};
+use crate::{Error, Volumes, claims, component, io_error, is_claim, make_directory};
 
 /// Directory of image volumes below a pod's directory.
 const IMAGES: &str = "images";

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 
-use crate::mounts::cleaned;
+use super::cleaned;
 use crate::payload::Payload;
 use crate::{Error, io_error, set_mode};
 

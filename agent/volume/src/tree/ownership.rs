@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use nix::fcntl::AtFlags;
 use nix::unistd::{Gid, fchownat};
 
-use crate::walk::{self, by_number, metadata};
+use super::walk::{self, by_number, metadata};
 
 /// Permission bits of the group for files; directories get more.
 const FILES: u32 = 0o660;

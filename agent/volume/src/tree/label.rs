@@ -9,7 +9,8 @@ use std::path::Path;
 use nix::fcntl::OFlag;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use crate::{Error, io_error, walk};
+use super::walk;
+use crate::{Error, io_error};
 
 const NAME: &str = "security.selinux";
 /// Maximum length of a label.
