@@ -10,28 +10,22 @@
 //! inserts and removes: entries are decoded only when they are needed.
 
 mod apply;
-mod check;
-mod compare;
 mod entries;
-mod fields;
-mod key;
 mod last_applied;
-mod merge;
 pub mod mutation;
 pub(crate) mod raw;
 mod set;
-mod shape;
 pub mod splice;
-mod types;
+mod typed;
 mod update;
 mod versions;
 
 pub use apply::{Application, Applied, ApplyError, Conflict, apply, check_shape, conflict_message};
-pub use compare::{Comparison, compare};
 pub use entries::{Entry, Managed, Operation};
 pub use set::Set;
-pub use shape::{Keys, Members, Shape, Types};
-pub use types::Scalar;
+pub use typed::compare::{Comparison, compare};
+pub use typed::shape::{Keys, Members, Shape, Types};
+pub use typed::types::Scalar;
 pub use update::{MAX_UPDATERS, Writer, update};
 pub use versions::{Change, Conversion, Conversions, Versioning};
 

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::check;
-use super::compare::compare;
 use super::entries::{Entry, Managed, Operation};
-use super::fields::{fields, with_structs};
 use super::last_applied;
-use super::merge::{merge, without};
 use super::set::Set;
-use super::shape::Types;
 use super::strip;
+use super::typed::check;
+use super::typed::compare::compare;
+use super::typed::fields::{fields, with_structs};
+use super::typed::merge::{merge, without};
+use super::typed::shape::Types;
 use super::update::{Writer, take};
 use super::versions::{self, Change, Versioning, Versions, converted};
 

@@ -3,11 +3,11 @@
 
 use serde_json::Value;
 
-use super::check;
-use super::compare::compare;
-use super::fields::fields;
 use super::set::Set;
-use super::shape::Types;
+use super::typed::check;
+use super::typed::compare::compare;
+use super::typed::fields::fields;
+use super::typed::shape::Types;
 
 /// Annotation in which client-side apply keeps the last applied configuration.
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -5,11 +5,11 @@
 use serde_json::Value;
 use thiserror::Error;
 
-use super::check;
-use super::merge::merge;
 use super::set::shown;
-use super::shape::{Shape, Types};
-use super::types::Type;
+use super::typed::check;
+use super::typed::merge::merge;
+use super::typed::shape::{Shape, Types};
+use super::typed::types::Type;
 
 /// Error of applying a mutation.
 #[derive(Debug, Error)]

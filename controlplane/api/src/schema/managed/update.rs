@@ -1,9 +1,9 @@
 //! Update of managed fields by a write other than an apply.
 
-use super::compare::Comparison;
 use super::entries::{Entry, Managed, Operation};
 use super::set::Set;
 use super::strip;
+use super::typed::compare::Comparison;
 use super::versions::{Change, Versions};
 
 /// Maximum number of update entries; older ones are merged into one.

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-use super::compare::{Comparison, compare};
+use super::typed::compare::{Comparison, compare};
 use crate::kinds::Kinds;
 use crate::registration::Row;
 

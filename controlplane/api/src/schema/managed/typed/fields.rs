@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::key;
-use super::raw;
-use super::set::{Node, Set};
 use super::shape::Types;
 use super::types::Type;
+use crate::schema::managed::raw;
+use crate::schema::managed::set::{Node, Set};
 
 /// The fields of an object, given as compact JSON: its leaves, the items of its lists and the
 /// members of its maps.
-pub(super) fn fields(types: Types<'_>, object: &str) -> Set {
+pub(in crate::schema::managed) fn fields(types: Types<'_>, object: &str) -> Set {
     node(Type::of_object(types), object).children
 }
 
@@ -45,7 +45,7 @@ fn node(kind: Type<'_>, value: &str) -> Node {
 }
 
 /// Set with the structs above its fields added: the owner of `spec.replicas` also owns `spec`.
-pub(super) fn with_structs(types: Types<'_>, set: &Set) -> Set {
+pub(in crate::schema::managed) fn with_structs(types: Types<'_>, set: &Set) -> Set {
     above(Type::of_object(types), set)
 }
 

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::key;
-use super::raw;
-use super::set::{Node, Set};
 use super::shape::Types;
 use super::types::Type;
+use crate::schema::managed::raw;
+use crate::schema::managed::set::{Node, Set};
 
 /// Differences between two versions of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

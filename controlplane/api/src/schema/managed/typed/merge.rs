@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::{Map, Value};
 
 use super::key;
-use super::set::Set;
 use super::shape::{Shape, Types};
 use super::types::Type;
+use crate::schema::managed::set::Set;
 
 /// Merges the applied object's values into the live one. Both fit the schema; the applied one has
 /// no duplicates.
-pub(super) fn merge(types: Types<'_>, live: &Value, applied: &Value) -> Value {
+pub(in crate::schema::managed) fn merge(types: Types<'_>, live: &Value, applied: &Value) -> Value {
     values(Type::of_object(types), Some(live), Some(applied)).unwrap_or(Value::Null)
 }
 
@@ -105,7 +105,7 @@ fn lists(kind: Type<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
 }
 
 /// The object without the fields of a set.
-pub(super) fn without(types: Types<'_>, object: &Value, gone: &Set) -> Value {
+pub(in crate::schema::managed) fn without(types: Types<'_>, object: &Value, gone: &Set) -> Value {
     if gone.is_empty() {
         return object.clone();
     }

@@ -1,13 +1,13 @@
 //! Type of a value for server-side apply: a scalar, or a list, map or struct whose parts may have
 //! owners of their own.
 
-use super::raw;
 use super::shape::{Keys, Members, Shape, Types};
+use crate::schema::managed::raw;
 use crate::schema::{self, Field, Form, ListType, Schema};
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Type<'s> {
+pub(in crate::schema::managed) enum Type<'s> {
     /// Atomic value.
     Scalar(Scalar),
     /// A struct.
@@ -39,7 +39,7 @@ pub enum Scalar {
 
 impl<'s> Type<'s> {
     /// The type of a whole object.
-    pub(super) fn of_object(types: Types<'s>) -> Self {
+    pub(in crate::schema::managed) fn of_object(types: Types<'s>) -> Self {
         match types {
             Types::Message(schema) => Self::Struct { schema, atomic: false },
             Types::Shape(shape) => Self::of_shape(shape),
@@ -59,7 +59,7 @@ impl<'s> Type<'s> {
 
     /// Type of a struct's member. Members that are not in the schema (`apiVersion`, `kind`) are
     /// scalars.
-    pub(super) fn of_member(field: Option<&'static Field>) -> Self {
+    pub(in crate::schema::managed) fn of_member(field: Option<&'static Field>) -> Self {
         match field {
             None => Self::Scalar(Scalar::Any),
             Some(field) => match field.shape {
@@ -71,7 +71,7 @@ impl<'s> Type<'s> {
     }
 
     /// True if the value is atomic: owned as a whole.
-    pub(super) fn is_atomic(self) -> bool {
+    pub(in crate::schema::managed) fn is_atomic(self) -> bool {
         match self {
             Self::Scalar(_) => true,
             Self::Struct { atomic, .. } => atomic,
@@ -84,7 +84,7 @@ impl<'s> Type<'s> {
     }
 
     /// Type of the items of a list or map, and of everything below a value that is not a struct.
-    pub(super) fn item(self) -> Self {
+    pub(in crate::schema::managed) fn item(self) -> Self {
         match self {
             Self::Map(field) | Self::List(field) => one(field, None),
             Self::Shape(Shape::List { item, .. } | Shape::Map(Members { others: Some(item), .. })) => {
@@ -96,7 +96,7 @@ impl<'s> Type<'s> {
     }
 
     /// The type of the member of a struct or map.
-    pub(super) fn member(self, name: &str) -> Self {
+    pub(in crate::schema::managed) fn member(self, name: &str) -> Self {
         match self {
             Self::Struct { schema, .. } => Self::of_member(schema.field(name)),
             Self::Shape(Shape::Map(Members { fields, .. })) => {
@@ -107,17 +107,17 @@ impl<'s> Type<'s> {
     }
 
     /// True if the value is a granular list.
-    pub(super) fn is_list(self) -> bool {
+    pub(in crate::schema::managed) fn is_list(self) -> bool {
         !self.is_atomic() && matches!(self, Self::List(_) | Self::Shape(Shape::List { .. }))
     }
 
     /// True if the value is atomic: declared so, or a deduced one that is not an object.
-    pub(super) fn is_whole(self, value: &str) -> bool {
+    pub(in crate::schema::managed) fn is_whole(self, value: &str) -> bool {
         self.is_atomic() || (matches!(self, Self::Shape(Shape::Deduced)) && !raw::is_object(value))
     }
 
     /// True if a member is declared: other members belong to a map.
-    pub(super) fn declares(self, name: &str) -> bool {
+    pub(in crate::schema::managed) fn declares(self, name: &str) -> bool {
         match self {
             Self::Struct { schema, .. } => schema.field(name).is_some(),
             Self::Shape(Shape::Map(members)) => members.fields.contains_key(name),
@@ -126,7 +126,7 @@ impl<'s> Type<'s> {
     }
 
     /// True if the value's members are those of a granular map.
-    pub(super) fn is_map_at(self, name: &str) -> bool {
+    pub(in crate::schema::managed) fn is_map_at(self, name: &str) -> bool {
         match self {
             Self::Map(_) => true,
             Self::Shape(_) => !self.declares(name),

@@ -5,24 +5,24 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::key;
-use super::set::shown;
 use super::shape::{Shape, Types};
 use super::types::{Scalar, Type};
 use crate::schema::Schema;
+use crate::schema::managed::set::shown;
 use crate::value::go;
 
 /// Maximum number of errors for one object.
 const MAX_COMPLAINTS: usize = 100;
 
 /// Validates an applied object; returns one message per error.
-pub(super) fn check(types: Types<'_>, object: &Value) -> Vec<String> {
+pub(in crate::schema::managed) fn check(types: Types<'_>, object: &Value) -> Vec<String> {
     let mut check = Check::default();
     check.value(Type::of_object(types), object);
     check.found
 }
 
 /// Upstream's text for several errors.
-pub(super) fn joined(complaints: &[String]) -> String {
+pub(in crate::schema::managed) fn joined(complaints: &[String]) -> String {
     match complaints {
         [only] => only.clone(),
         several => format!("errors:\n  {}", several.join("\n  ")),

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::raw;
 use super::shape::{Keys, Shape};
 use super::types::Type;
+use crate::schema::managed::raw;
 use crate::schema::{Field, Form, ListType};
 
 /// Path element of a list's item, or upstream's error if it has none.
