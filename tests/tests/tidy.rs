@@ -136,7 +136,6 @@ const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("controlplane/api/src/kinds", "one kind each"),
     ("controlplane/api/src/workload/pod", "one rule of pods each"),
     ("controlplane/schema/src", "parts of one schema"),
-    ("controlplane/server/src/write/admission", "one plugin each"),
 ];
 
 fn root() -> PathBuf {

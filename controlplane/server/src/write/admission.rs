@@ -10,19 +10,13 @@
 mod certificates;
 mod classes;
 pub(crate) mod expressions;
-mod limits;
 mod namespace;
 mod node;
-mod pod_security;
+pub(crate) mod pods;
 pub(crate) mod policies;
-mod priority;
 mod protection;
 pub(crate) mod quota;
-mod resize;
 mod service;
-mod service_account;
-mod tolerations;
-pub(crate) mod topology;
 pub(crate) mod webhooks;
 
 use api::Object;
@@ -35,12 +29,13 @@ use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::write::amend::Part;
 use crate::write::owners;
+use pods::{limits, pod_security, priority, resize, service_account, tolerations, topology};
 use webhooks::{Asked, Rounds};
 
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_configure, may_request_token, may_touch};
+pub(crate) use pods::service_account::await_account;
 pub(crate) use service::farewell;
-pub(crate) use service_account::await_account;
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;

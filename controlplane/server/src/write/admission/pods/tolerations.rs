@@ -4,8 +4,8 @@
 use api::Object;
 use k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};
 
-use super::{Review, pod_spec};
 use crate::request::failure::Failure;
+use crate::write::admission::{Review, pod_spec};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -15,7 +15,7 @@ const TOLERATION_SECONDS: i64 = 300;
 /// Adds the default tolerations for unready and unreachable nodes unless the pod has them already;
 /// on updates too, because an applied manifest does not contain them.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
-pub(super) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn add(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_of_object() {
         return Ok(());
     }
@@ -46,7 +46,7 @@ fn tolerates(spec: &PodSpec, trouble: &str) -> bool {
 
 /// A new node takes no pods until its conditions say that it is ready.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
-pub(super) fn taint(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn taint(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_new() {
         return Ok(());
     }

@@ -7,15 +7,15 @@ use api::Object;
 use k8s_openapi::api::core::v1::Pod;
 use store::Key;
 
-use super::Review;
 use crate::request::context::Context;
 use crate::request::failure::Failure;
+use crate::write::admission::Review;
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
 /// Labels a new pod that comes with a node.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
-pub(super) fn label(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn label(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_new() {
         return Ok(());
     }

@@ -12,9 +12,9 @@ use k8s_openapi::api::core::v1::{
 };
 use store::{Key, Prefix};
 
-use super::Review;
 use crate::request::context::Context;
 use crate::request::failure::Failure;
+use crate::write::admission::Review;
 use crate::write::amend::Part;
 
 const DEFAULT: &str = "default";
@@ -57,7 +57,7 @@ pub(crate) async fn await_account(context: &Context, object: &dyn Object) {
 }
 
 /// Gives a new pod its account, the account's token and its secrets for pulling images.
-pub(super) fn admit(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn admit(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     if !review.is_new() {
         return Ok(());
     }
@@ -73,7 +73,7 @@ pub(super) fn admit(review: &mut Review<'_>, object: &mut dyn Object) -> Result<
 }
 
 /// Containers that are added later may use only the Secrets that a new pod may.
-pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     if review.part != Part::EphemeralContainers {
         return Ok(());
     }

@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use store::{Key, Prefix};
 
-use super::{Review, pod_spec};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
+use crate::write::admission::{Review, pod_spec};
 use crate::write::amend::Part;
 
 const GROUP: &str = "scheduling.k8s.io";
@@ -16,7 +16,7 @@ const LOWER: &str = "PreemptLowerPriority";
 
 /// Resolves a new pod's `priorityClassName`, or takes the cluster's default; an update that leaves
 /// the results out keeps them (`plugin/pkg/admission/priority/admission.go`).
-pub(super) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     let Some(spec) = pod_spec(object) else {
         return Ok(());
     };
@@ -65,7 +65,7 @@ pub(super) fn resolve(review: &mut Review<'_>, object: &mut dyn Object) -> Resul
 }
 
 /// A second default class is refused.
-pub(super) fn check_class(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn check_class(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let Some(class) = object.as_any().downcast_ref::<PriorityClass>() else {
         return Ok(());
     };

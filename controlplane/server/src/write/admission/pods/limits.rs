@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use store::Prefix;
 
-use super::Review;
 use crate::request::failure::Failure;
+use crate::write::admission::Review;
 use crate::write::amend::Part;
 
 /// Annotation that lists the defaults that were set.
@@ -42,7 +42,7 @@ fn items_of<'a>(range: &'a LimitRange, kind: &'a str) -> impl Iterator<Item = &'
 
 /// Sets missing requests and limits of containers, in new and resized pods.
 #[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
-pub(super) fn fill_in(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn fill_in(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
     let goes = |old: &dyn Object| old.metadata().deletion_timestamp.is_some();
     if !(review.is_new() || review.part == Part::Resize) || review.old.is_some_and(goes) {
         return Ok(());
@@ -106,7 +106,7 @@ fn add_missing(own: &mut Option<Amounts>, defaults: Option<&Amounts>) -> Vec<Str
 }
 
 /// Refuses pods and claims that ask for less or more than the namespace's limits.
-pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let resized = review.part == Part::Resize;
     if !(resized || review.part == Part::Object) || object.metadata().deletion_timestamp.is_some() {
         return Ok(());

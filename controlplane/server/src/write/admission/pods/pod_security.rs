@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec, PodTemplate, Replicati
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use store::{Key, Prefix};
 
-use super::Review;
 use crate::request::failure::Failure;
+use crate::write::admission::Review;
 use crate::write::amend::Part;
 
 /// Number of existing pods that are evaluated when a namespace's level is raised.
@@ -22,7 +22,7 @@ const MOST: usize = 3000;
 static NONE: LazyLock<ObjectMeta> = LazyLock::new(ObjectMeta::default);
 
 /// Checks pods, pod templates, and namespaces.
-pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     if matches!(review.part, Part::Status | Part::Decided) {
         return Ok(());
     }

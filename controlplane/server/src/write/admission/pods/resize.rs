@@ -7,12 +7,12 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use store::Key;
 
-use super::Review;
 use crate::request::failure::{Cause, Failure};
+use crate::write::admission::Review;
 use crate::write::amend::Part;
 
 /// `PodResizeValidator`
-pub(super) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
+pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let pod = object.as_any().downcast_ref::<Pod>();
     let Some(spec) = pod
         .and_then(|pod| pod.spec.as_ref())
