@@ -10,16 +10,13 @@ mod clock;
 mod containerd;
 mod embedded;
 mod error;
+mod files;
 mod label;
 mod model;
 mod opened;
-mod overlay;
 mod protocol;
-mod record;
 mod session;
 mod sim;
-mod spares;
-mod spread;
 pub mod supervisor;
 mod sys;
 
@@ -33,14 +30,14 @@ use tokio::sync::{broadcast, oneshot};
 pub use containerd::{Config as ContainerdConfig, Containerd, Failure as ContainerdFailure, end_without_engine};
 pub use embedded::{Config, Embedded};
 pub use error::{Error, NotRun, Refusal};
+pub use files::spares::Spares;
+pub use files::spread::spread;
 pub use model::{
     Class, Container, ContainerSpec, Details, Event, ExecResult, ExecSpec, Exit, Identity, ImageFiles, Info, Limits,
     PodId, Sandbox, SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
-pub use spares::Spares;
-pub use spread::spread;
 pub use supervisor::streams::log::rotated;
 
 /// Signals [`Runtime::create_sandbox`] that the sandbox's network namespace exists.

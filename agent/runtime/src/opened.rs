@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::cgroup::{self, Cgroups};
 use crate::error::io_error;
-use crate::spares::Spares;
-use crate::spread::spread;
+use crate::files::spares::Spares;
+use crate::files::spread::spread;
 
 /// Number of sandbox directories made ahead, enough for a large burst.
 const SPARES: usize = 100;

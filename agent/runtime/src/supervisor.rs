@@ -49,8 +49,8 @@ pub(crate) use zygote::order;
 
 use crate::cgroup::Cgroups;
 use crate::clock::now;
+use crate::files::record;
 use crate::protocol::{self, Answer, Configuration, Message};
-use crate::record;
 use crate::{Refusal, Sandbox, SandboxSpec};
 
 /// Socket in the sandbox's directory.

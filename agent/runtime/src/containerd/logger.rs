@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::Shared;
 use crate::clock::{monotonic, now};
 use crate::embedded::Zygote;
-use crate::record;
+use crate::files::record;
 use crate::supervisor::dev_null;
 use crate::supervisor::streams::log::{FRESH, Lines, LogFile, Stream};
 use crate::supervisor::zygote;

@@ -18,7 +18,7 @@ use super::{Containerd, Shared};
 use crate::cgroup::part;
 use crate::embedded::{arrange, change, check_id, described};
 use crate::error::io_error;
-use crate::record;
+use crate::files::record;
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
     Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record;
+use crate::files::record;
 use crate::{Container, Sandbox, SandboxSpec};
 
 /// Record of a sandbox in its directory.

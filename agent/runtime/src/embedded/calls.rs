@@ -11,12 +11,12 @@ use super::{Embedded, check_id, unexpected};
 use crate::cgroup::{Cgroups, part};
 use crate::clock::now;
 use crate::error::io_error;
+use crate::files::{overlay, record};
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
     NotRun, Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
 };
-use crate::{overlay, record};
 
 /// Version of libcontainer, which is youki's.
 const VERSION: &str = "0.7.0";

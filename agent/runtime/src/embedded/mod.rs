@@ -40,11 +40,12 @@ pub(crate) use supervise::{Zygote, Zygotes};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
 use crate::error::io_error;
+use crate::files::record;
+use crate::files::spares::Spares;
 use crate::opened::Opened;
 use crate::protocol::{Answer, Call};
-use crate::spares::Spares;
 use crate::supervisor::{CONTAINERS, FOLDERS, RECORD, SANDBOX, SandboxRecord};
-use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State, record};
+use crate::{Container, Error, Event, Exit, Refusal, Runtime, Sandbox, State};
 
 /// Time after which a supervisor that does not answer counts as delayed.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::overlay;
+use crate::files::overlay;
 
 /// Program file that cannot be written through the descriptor that executes it.
 ///

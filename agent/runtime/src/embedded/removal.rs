@@ -11,9 +11,10 @@ use nix::libc;
 
 use super::Shared;
 use crate::error::io_error;
+use crate::files::record;
 use crate::protocol::Call;
 use crate::supervisor::{SANDBOX, SandboxRecord, started};
-use crate::{Error, record, sys};
+use crate::{Error, sys};
 
 /// Time for a supervisor to kill its containers and exit.
 const GRACE: Duration = Duration::from_secs(5);

@@ -15,8 +15,8 @@ use super::state::{Entry, Execution, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
 use crate::clock::{monotonic, now};
+use crate::files::record;
 use crate::protocol::{Answer, Message};
-use crate::record;
 use crate::{Exit, Limits, Refusal, State, sys};
 
 /// Time after which processes that survive the shutdown are reported.

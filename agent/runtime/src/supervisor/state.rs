@@ -23,8 +23,8 @@ use super::streams::log::{Lines, LogFile, Stream};
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
+use crate::files::record;
 use crate::protocol::{Answer, Call, Message};
-use crate::record;
 use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
 
 /// Timeout of a child's work.

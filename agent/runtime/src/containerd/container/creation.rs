@@ -23,11 +23,12 @@ use crate::containerd::logger::{self, Order};
 use crate::containerd::records::Record;
 use crate::containerd::sandbox::holding;
 use crate::containerd::sandbox::pause::Process;
+use crate::files::record;
+use crate::label;
 use crate::supervisor::container::spec::{Place, confine, is_closed};
 use crate::supervisor::process::user;
 use crate::supervisor::rootfs::shm::TARGET;
 use crate::{ContainerSpec, Error, Refusal, State, Stdin};
-use crate::{label, record};
 
 /// Type URL of an OCI configuration.
 const SPEC: &str = "types.containerd.io/opencontainers/runtime-spec/1/Spec";

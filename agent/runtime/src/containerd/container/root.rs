@@ -18,7 +18,7 @@ use oci_spec::runtime::{Mount as Bound, Spec};
 
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
-use crate::overlay::{self, Writable};
+use crate::files::overlay::{self, Writable};
 use crate::supervisor::rootfs::declared;
 use crate::sys::open_in_root;
 use crate::{Error, Refusal, Written, label};

@@ -21,8 +21,9 @@ use crate::containerd::client::{CALL, or_gone, within};
 use crate::containerd::logger::audience;
 use crate::containerd::logger::{self, Order};
 use crate::error::io_error;
+use crate::files::record;
 use crate::session::{Input, Pipes, Session, Terminal};
-use crate::{Error, Refusal, Size, State, Stdin, Streams, record, sys};
+use crate::{Error, Refusal, Size, State, Stdin, Streams, sys};
 
 /// File in a container's directory: present once the container's single input session (`stdinOnce`)
 /// has begun.

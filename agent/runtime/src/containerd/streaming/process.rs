@@ -25,8 +25,9 @@ use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::containerd::container::creation::{self, PROCESS};
 use crate::containerd::{Shared, removal};
 use crate::error::io_error;
+use crate::files::record;
 use crate::supervisor::session;
-use crate::{Error, Refusal, State, record, sys};
+use crate::{Error, Refusal, State, sys};
 
 /// Type URL of an OCI process.
 const KIND: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";

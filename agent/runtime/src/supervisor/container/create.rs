@@ -17,7 +17,8 @@ use super::spec::{PidNamespace, Place, confine, is_closed};
 use super::start::{self, Starter};
 use super::{cgroup, depth, seccomp};
 use crate::cgroup::Cgroups;
-use crate::overlay::{self, Writable};
+use crate::files::overlay::{self, Writable};
+use crate::files::record;
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::program::Program;
 use crate::supervisor::process::{affinity, exec, user};
@@ -30,7 +31,7 @@ use crate::supervisor::rootfs::{cwd, declared, id_mapped, namespace};
 use crate::supervisor::streams::attach;
 use crate::supervisor::streams::libcontainer_log::{Complaints, described, failed_mount, init_failed};
 use crate::sys::Mount;
-use crate::{ContainerSpec, Refusal, label, record};
+use crate::{ContainerSpec, Refusal, label};
 
 /// Completed configuration.
 pub(crate) const CONFIG: &str = "config.json";

@@ -22,10 +22,11 @@ use oci_spec::runtime::{Process, Spec};
 
 use super::program::c_strings;
 use crate::cgroup::Cgroups;
+use crate::files::record;
 use crate::supervisor::container::create::CONFIG;
 use crate::supervisor::namespaces::users::{self, Users};
 use crate::supervisor::streams::terminal;
-use crate::{Refusal, label, record, sys};
+use crate::{Refusal, label, sys};
 
 /// Exit code of a child that could not execute the program; the cause comes through the pipe.
 const NOT_RUN: i32 = 127;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::spread::spread;
+use super::spread::spread;
 
 /// Idle time after which the pool is filled: starting pods have the disk for themselves.
 const QUIET: Duration = Duration::from_millis(500);
