@@ -15,9 +15,8 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount as bind};
 
-use crate::mounts::subpath;
 use crate::tree::ownership;
-use crate::{Error, host_path, io_error, make_directory};
+use crate::{Error, host_path, io_error, make_directory, subpath};
 
 /// Directory below a pod's directory with an empty file for each claim whose files get `SELinux`
 /// labels.

@@ -9,8 +9,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 
-use crate::mounts::subpath;
-use crate::{Error, io_error, make_directory, set_mode};
+use crate::{Error, io_error, make_directory, set_mode, subpath};
 
 /// Creates an `emptyDir`. It gets its final path when it is complete: after a crash, the next
 /// attempt removes the remains.

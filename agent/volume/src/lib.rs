@@ -13,6 +13,7 @@ mod local_path;
 mod memory;
 mod mounts;
 mod payload;
+mod subpath;
 mod tree;
 mod turns;
 
@@ -38,7 +39,7 @@ pub use tree::usage::measure;
 pub use turns::{Turn, Turns};
 
 pub(crate) use error::io_error;
-use mounts::{nested, subpath};
+use mounts::nested;
 
 /// Directory of a pod's volumes that hold secrets.
 const MEMORY: &str = "memory";

@@ -1,7 +1,6 @@
 //! Mounts of a pod's volumes into a container.
 
 pub(crate) mod nested;
-pub(crate) mod subpath;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,7 +11,7 @@ use agent_plan::container::oci;
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use crate::{Error, Volumes, claims, component, io_error, is_claim, make_directory};
+use crate::{Error, Volumes, claims, component, io_error, is_claim, make_directory, subpath};
 
 /// Directory of image volumes below a pod's directory.
 const IMAGES: &str = "images";

@@ -4,20 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cost::actual;
+use crate::cost::actual::{self, LIST_COST, MAP_COST, STRUCT_COST};
 use crate::functions::{Context, add};
 use crate::program::Bindings;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::value::json::{Map, bounded};
 use crate::value::object::Object;
 use crate::value::{Entries, Error, Key, Value};
-
-/// Cost of creating a list (`cel-go/common/cost.go`).
-pub(crate) const LIST_COST: u64 = 10;
-/// Cost of creating a map.
-pub(crate) const MAP_COST: u64 = 30;
-/// Cost of creating an object.
-pub(crate) const STRUCT_COST: u64 = 40;
 
 /// Rounds between two checks for an interruption (`CheckFrequency` of `pkg/apis/cel/config.go`).
 const CHECK_FREQUENCY: u64 = 100;

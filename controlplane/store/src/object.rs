@@ -2,5 +2,4 @@
 
 pub(crate) mod entry;
 pub(crate) mod key;
-pub(crate) mod pool;
 pub(crate) mod value;

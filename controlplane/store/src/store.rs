@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::{Backend, Memory, Record, Sqlite};
+use crate::backend::{Backend, Memory, Sqlite};
 use crate::object::entry::{Entry, List};
 use crate::object::key::{Key, Prefix};
-use crate::object::pool::Pool;
 use crate::options::{OpenError, Options};
 use crate::read::cache::{Cache, RingLimits};
 use crate::read::fresh::{Fresh, FreshError};
 use crate::read::watch::{Watch, WatchError, event};
 use crate::shared::Shared;
 use crate::write::committer::Committer;
+use crate::write::pool::Pool;
 use crate::write::retention::Retention;
 use crate::write::writer::{Request, Writer};
 use crate::write::{Class, CommitError, Guard, Write};
@@ -363,7 +363,7 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
     let mut cache = Cache::new(loaded.revision, loaded.floor, limits);
     let mut pool = Pool::default();
     for record in loaded.heads {
-        cache.load(entry(&options, &mut pool, record));
+        cache.load(pool.entry(&options, record));
     }
     let retention = Retention::new(options.retention, options.retention_bytes, loaded.revision);
     let shared = Arc::new(Shared::new(options, cache, history));
@@ -379,11 +379,4 @@ fn parts(mut backend: Box<dyn Backend>, options: Options) -> Result<(Arc<Shared>
             full: false,
         },
     ))
-}
-
-/// Makes the entry of a row that holds an object.
-pub(crate) fn entry(options: &Options, pool: &mut Pool, record: Record) -> Entry {
-    let mut attributes = (options.index)(&record.key, &record.bytes);
-    pool.share(&mut attributes);
-    Entry::new(record.key, record.revision, record.bytes, attributes)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod committer;
 mod follow;
 mod ledger;
+pub(crate) mod pool;
 pub(crate) mod retention;
 pub(crate) mod writer;
 

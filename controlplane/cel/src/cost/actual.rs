@@ -1,9 +1,14 @@
 //! Actual cost of calls (`cel-go/interpreter/runtimecost.go`,
 //! `k8s.io/apiserver/pkg/cel/library/cost.go`). A unit is about 50 ns.
 
-use crate::eval::LIST_COST;
 use crate::value::Value;
 
+/// Cost of creating a list (`cel-go/common/cost.go`).
+pub(crate) const LIST_COST: u64 = 10;
+/// Cost of creating a map.
+pub(crate) const MAP_COST: u64 = 30;
+/// Cost of creating an object.
+pub(crate) const STRUCT_COST: u64 = 40;
 /// Cost of one authorization check: an expression can afford two.
 pub(crate) const CHECK: u64 = 350_000;
 

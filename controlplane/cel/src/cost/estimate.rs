@@ -4,8 +4,7 @@
 mod calls;
 
 use crate::check::Types;
-use crate::cost::actual::tenth;
-use crate::eval::{LIST_COST, MAP_COST, STRUCT_COST};
+use crate::cost::actual::{LIST_COST, MAP_COST, STRUCT_COST, tenth};
 use crate::schema::{Schema, Shape};
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Kind};
 use crate::types::Type;

@@ -8,7 +8,6 @@ use super::writer::{Writer, visible};
 use crate::backend::{BackendError, Followed, Operation, Record};
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::Key;
-use crate::store::entry;
 
 impl Writer {
     /// Publishes the changes of other processes.
@@ -29,7 +28,7 @@ impl Writer {
                 Followed::Anew(loaded) => {
                     info!(revision = loaded.revision, "the ledger is loaded anew");
                     let heads = loaded.heads.into_iter();
-                    let entries = heads.map(|head| entry(&self.shared.options, &mut self.pool, head));
+                    let entries = heads.map(|head| self.pool.entry(&self.shared.options, head));
                     let entries = entries.collect();
                     self.shared.cache_mut().reset(loaded.revision, entries);
                     self.shared.newest.send_replace(loaded.revision);
@@ -51,7 +50,7 @@ impl Writer {
             let (revision, operation) = (record.revision, record.operation);
             let event = Event {
                 revision,
-                entry: entry(&self.shared.options, &mut self.pool, record),
+                entry: self.pool.entry(&self.shared.options, record),
                 kind: match operation {
                     Operation::Create | Operation::Update => EventKind::Put { prev },
                     Operation::Delete => EventKind::Delete { prev },

@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use tracing::{debug, error, info};
 
 use super::ledger::{Decision, decide};
+use super::pool::Pool;
 use super::retention::Retention;
 use super::{Class, CommitError, Guard, Write};
 use crate::backend::{Backend, Limits, Operation, Record};
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::Key;
-use crate::object::pool::Pool;
 use crate::read::cache::Cache;
 use crate::shared::Shared;
 use crate::{BackendError, Value};

@@ -2,8 +2,7 @@
 //! `cel-go/checker/cost.go`).
 
 use super::{ONE, Range, UNKNOWN, ZERO};
-use crate::cost::actual::{CHECK, quarter, selector, tenth};
-use crate::eval::LIST_COST;
+use crate::cost::actual::{CHECK, LIST_COST, quarter, selector, tenth};
 use crate::types::Type;
 
 /// Cost of the longest pattern of a named format (`MaxNameFormatRegexSize` of

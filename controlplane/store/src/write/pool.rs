@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::{Arc, Weak};
 
-use super::entry::{Attributes, Fields, Labels};
-use crate::write::Write;
+use super::Write;
+use crate::backend::Record;
+use crate::object::entry::{Attributes, Entry, Fields, Labels};
+use crate::options::Options;
 
 /// Parts that objects share, held weakly.
 #[derive(Debug, Default)]
@@ -25,8 +27,15 @@ impl Pool {
         }
     }
 
+    /// Makes the entry of a row that holds an object.
+    pub(crate) fn entry(&mut self, options: &Options, record: Record) -> Entry {
+        let mut attributes = (options.index)(&record.key, &record.bytes);
+        self.share(&mut attributes);
+        Entry::new(record.key, record.revision, record.bytes, attributes)
+    }
+
     /// Deduplicates attributes.
-    pub(crate) fn share(&mut self, attributes: &mut Attributes) {
+    fn share(&mut self, attributes: &mut Attributes) {
         self.labels.share(&mut attributes.labels);
         if self.fields.share(&mut attributes.fields) {
             return;
