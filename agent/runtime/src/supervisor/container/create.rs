@@ -23,7 +23,7 @@ use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::program::Program;
 use crate::supervisor::process::{affinity, exec, user};
 use crate::supervisor::rootfs::cwd::InVolume;
-use crate::supervisor::rootfs::late::Late;
+use crate::supervisor::rootfs::delayed::DelayedMounts;
 use crate::supervisor::rootfs::mounts::{Last, Sources};
 use crate::supervisor::rootfs::namespace::Stage;
 use crate::supervisor::rootfs::shm::{self, SharedMemory};
@@ -267,7 +267,7 @@ fn furnish(
     rest: Rest,
     config: &mut Spec,
     origins: &mut Vec<(PathBuf, PathBuf)>,
-) -> Result<(Last, Late), Refusal> {
+) -> Result<(Last, DelayedMounts), Refusal> {
     let Rest {
         placed,
         access: _,

@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use oci_spec::runtime::Spec;
 
-use crate::supervisor::rootfs::late;
+use crate::supervisor::rootfs::delayed;
 
 /// True if the creation depends on the contents of its volumes: a mount point, the program or the
 /// working directory is in one.
@@ -17,7 +17,7 @@ pub(super) fn is_looked_into(spec: &Spec) -> bool {
     let program = argv.and_then(<[String]>::first).map_or("", String::as_str);
     let environment = process.and_then(|process| process.env().as_deref()).unwrap_or_default();
     let searched = crate::supervisor::process::program::places(program, environment);
-    mounts.iter().filter(|mount| late::is_bound(mount)).any(|mount| {
+    mounts.iter().filter(|mount| delayed::is_bound(mount)).any(|mount| {
         let point = mount.destination();
         mounts.iter().any(|other| inside(other.destination(), point))
             || directory.is_some_and(|directory| directory.starts_with(point))

@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, SFlag, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown};
 use oci_spec::runtime::{Mount, Spec};
 
-use super::{links, namespace};
+use super::{namespace, symlinks};
 use crate::Refusal;
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::program::words;
@@ -55,7 +55,7 @@ pub(in crate::supervisor) fn in_root(rootfs: &Path, spec: &Spec, users: Option<&
         Some((directory, None)) => {
             // If a link of the image leads into a mount, the container's own start reports a
             // missing directory.
-            let led = links::lead(rootfs, directory).filter(|led| around(spec, led).is_none());
+            let led = symlinks::lead(rootfs, directory).filter(|led| around(spec, led).is_none());
             make(rootfs, led.as_deref().unwrap_or(directory), users.map(Users::root))
         }
         Some((directory, Some(mount))) if mount.source().as_deref() == Some(Path::new(namespace::MEMORY)) => {

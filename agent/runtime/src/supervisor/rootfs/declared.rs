@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use super::{cwd, links};
+use super::{cwd, symlinks};
 use crate::Refusal;
 use crate::sys::Mount;
 
@@ -22,7 +22,7 @@ const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 pub(crate) fn places(rootfs: &Path, wanted: &[PathBuf]) -> Result<Vec<PathBuf>, Refusal> {
     let mut places = BTreeSet::new();
     for path in wanted {
-        let place = links::lead(rootfs, path).ok_or_else(|| Refusal::Failed {
+        let place = symlinks::lead(rootfs, path).ok_or_else(|| Refusal::Failed {
             doing: format!("make volume {}", path.display()),
             cause: "too many links".to_owned(),
         })?;

@@ -16,10 +16,10 @@ use nix::errno::Errno;
 use nix::libc;
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
-use super::late::{self, Late};
-use super::links;
+use super::delayed::{self, DelayedMounts};
 use super::mount_points::{Root, protect};
 use super::namespace;
+use super::symlinks;
 use super::{id_mapped, shm};
 use crate::Refusal;
 use crate::supervisor::container::cgroup;
@@ -41,7 +41,7 @@ impl Sources {
     pub(in crate::supervisor) fn of(spec: &mut Spec) -> Self {
         let open = settle_whole(spec);
         let mounts = spec.mounts().iter().flatten().enumerate();
-        let wanted = mounts.filter(|(_, mount)| late::is_bound(mount));
+        let wanted = mounts.filter(|(_, mount)| delayed::is_bound(mount));
         Self {
             wanted: wanted.map(|(number, mount)| (number, mount.clone())).collect(),
             open,
@@ -84,17 +84,17 @@ impl Sources {
         rootfs: &Path,
         own_users: bool,
         origins: &mut Vec<(PathBuf, PathBuf)>,
-    ) -> Result<(Last, Late), Refusal> {
+    ) -> Result<(Last, DelayedMounts), Refusal> {
         let opened = Root::open(rootfs);
         let mut root = opened.map_err(|error| Refusal::failed("open the root file system", &error))?;
-        let (mut held_back, mut left, mut last) = (Late::default(), Vec::new(), Vec::new());
+        let (mut held_back, mut left, mut last) = (DelayedMounts::default(), Vec::new(), Vec::new());
         let mut latest: Vec<PathBuf> = Vec::new();
-        let late = late::is_wanted(spec);
-        let places = links::follow(rootfs, spec, &self.mounts, late)?;
+        let late = delayed::is_wanted(spec);
+        let places = symlinks::follow(rootfs, spec, &self.mounts, late)?;
         let mounts = spec.mounts().clone().unwrap_or_default().into_iter();
         for (number, (mut mount, place)) in mounts.zip(places).enumerate() {
             let copy = self.mounts.remove(&number);
-            if late && late::concerns(&mount) || late::is_device(&mount) {
+            if late && delayed::concerns(&mount) || delayed::is_device(&mount) {
                 let added = match copy {
                     Some(copy) => held_back.add(&mount, copy),
                     None if is_memory(&mount) => held_back.add_memory(),
@@ -155,7 +155,7 @@ fn mount_in(root: &mut Root, wanted: &Wanted, copy: Option<Mount>, place: &Path)
     match (copy, wanted.source(), wanted.typ()) {
         (Some(copy), _, _) => root.mount(&copy, wanted, place),
         // A mount of the stage.
-        (None, Some(source), _) if late::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted, place),
+        (None, Some(source), _) if delayed::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted, place),
         (None, _, Some(kind)) => root.mount_new(kind, wanted),
         (None, _, None) => Err(Errno::ENODEV.into()),
     }
@@ -170,9 +170,9 @@ fn copied(wanted: &Wanted, source: &Path) -> io::Result<Mount> {
 }
 
 /// procfs belongs to a PID namespace that libcontainer creates, and covers all that was mounted
-/// there before. No link leads to the files in it, as [`links::follow`] has checked.
+/// there before. No link leads to the files in it, as [`symlinks::follow`] has checked.
 fn needs_libcontainer(mount: &Wanted, place: &Path) -> bool {
-    !late::is_bound(mount) && mount.typ().as_deref() == Some("proc") || links::is_in_processes(place)
+    !delayed::is_bound(mount) && mount.typ().as_deref() == Some("proc") || symlinks::is_in_processes(place)
 }
 
 /// Sets the propagation of the root to a value that libcontainer understands; returns whether any

@@ -17,7 +17,7 @@ use nix::sys::stat::Mode;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
-use super::late::{self, PLACE};
+use super::delayed::{self, PLACE};
 use crate::Refusal;
 use crate::sys::Mount;
 
@@ -60,8 +60,8 @@ pub(super) fn follow(
     }
     let mut all = Vec::new();
     for (number, mount) in config.mounts().iter().flatten().enumerate() {
-        let (named, bound) = (mount.destination(), late::is_bound(mount));
-        if later && late::concerns(mount) || late::is_device(mount) {
+        let (named, bound) = (mount.destination(), delayed::is_bound(mount));
+        if later && delayed::concerns(mount) || delayed::is_device(mount) {
             all.push(named.clone());
             continue;
         }

@@ -58,14 +58,14 @@ struct Held {
 
 /// Mounts that wait until their container is created.
 #[derive(Default)]
-pub(in crate::supervisor) struct Late {
+pub(in crate::supervisor) struct DelayedMounts {
     mounts: Vec<Held>,
     /// Mounts in the volume at `/dev` propagate to wherever the volume is mounted: on the machine
     /// they would stay.
     shared: bool,
 }
 
-impl Late {
+impl DelayedMounts {
     /// Adds a mount, read-only or not as the configuration says.
     pub(in crate::supervisor) fn add(&mut self, wanted: &Wanted, mount: Mount) -> io::Result<()> {
         let says = |option: &str| wanted.options().iter().flatten().any(|own| own == option);
