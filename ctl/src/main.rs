@@ -2,6 +2,12 @@
 //! API.
 //!
 //! It is independent of kinds: resources come from discovery, columns from the server's Tables.
+//!
+//! * `arguments`: the command line; `client`: requests to the API server, resources and pods by name
+//! * `objects`, `streams`: commands on objects, and those that stream from and to containers
+//! * `why`, `trace`: explanations of problems and of times; `image`, `ui`: images and the page
+//! * `cluster`, `check`: a cluster or a node on this machine, and what the machine lacks
+//!
 //! Exit codes: 0 success, 1 failure, 2 usage error; `exec` and `attach` return the program's own.
 
 mod arguments;

@@ -12,6 +12,10 @@
 //! published like its own, in the same order everywhere, and a writer that was overtaken decides
 //! again ([`Backend::follow`]).
 //!
+//! * `object`: keys, values and entries; `write`: from the queue to the acknowledgement
+//! * `read`: the cache, the past and watches; `backend`: ledgers in SQLite and in memory
+//! * `store`: the handle, which puts them together
+//!
 //! Invariants:
 //!
 //! * A write is acknowledged when it is on disk, and readers and watchers see no write that is not.

@@ -4,6 +4,10 @@
 //! Each operation runs on a short-lived thread with its own netlink socket, so that an idle network
 //! uses no resources. A new namespace is entered by a dedicated thread, which ends in it: no other
 //! work, in particular the cleanup after a failed attachment, ever runs in the wrong namespace.
+//!
+//! * [`kernel`], [`firewall`]: links, addresses and routes; rules of the packet filter
+//! * [`sandbox`]: namespaces of the sandboxes and records of their addresses
+//! * [`nodes`], [`mending`]: routes to other nodes; repairs of what others change
 
 pub(crate) mod firewall;
 pub(crate) mod kernel;
