@@ -109,7 +109,7 @@ export async function visit(page, place) {
     await page.evaluate(gone, place);
 }
 
-/** Folder of pictures of each place that axe looks at, where people want to look, too. */
+/** Folder of pictures of each place that axe looks at, for people who want to look, too. */
 const pictures = process.env.SKIFF_SCREENSHOTS;
 let taken = 0;
 
@@ -129,7 +129,7 @@ export async function standsAxe(page, ...places) {
                 return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(' ')}`);
             });
             assert.deepEqual(found, [], `${place}, ${colorScheme}`);
-            if (pictures) await page.screenshot({ path: `${pictures}/${(taken += 1)}-${colorScheme}.png` });
+            await page.screenshot({ path: `${pictures}/${(taken += 1)}-${colorScheme}.png` });
         }
     }
     await page.emulateMedia({ colorScheme: null, reducedMotion: null });

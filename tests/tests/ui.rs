@@ -66,7 +66,8 @@ fn the_page_is_made_of_its_sources() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a script of `clients` that drives the browser; returns what it printed.
+/// Runs a script of `clients` that drives the browser; returns what it printed. Its pictures are in
+/// `tmp/screenshots` of the target folder.
 fn drive(timeout: &mut Command, script: &str, words: &[&OsStr]) -> anyhow::Result<String> {
     let home = tempfile::tempdir()?;
     timeout
@@ -75,6 +76,8 @@ fn drive(timeout: &mut Command, script: &str, words: &[&OsStr]) -> anyhow::Resul
     timeout.arg(packages()?.join("playwright-core"));
     timeout.arg(process::programs()?.join("skiff"));
     timeout.arg(process::kubectls()?.pop().context("a kubectl")?);
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("screenshots");
+    let timeout = timeout.env("SKIFF_SCREENSHOTS", pictures);
     process::run(timeout.args(words).env("HOME", home.path()))
 }
 
