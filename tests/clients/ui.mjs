@@ -240,7 +240,14 @@ async function changesADeployment(page) {
     });
     await page.getByRole('button', { name: 'Delete' }).click();
     await page.locator('dialog').getByRole('button', { name: 'Delete' }).click();
-    await page.waitForSelector('text=This object has been deleted.');
+    const deleted = page.getByText('This object has been deleted.');
+    await deleted.waitFor();
+    await page.getByRole('tab', { name: 'History' }).click();
+    await page.getByRole('button', { name: 'Undelete' }).click();
+    await deleted.waitFor({ state: 'detached' });
+    assert.equal(kube('get', 'deployment', 'web', '-o', 'jsonpath={.spec.template.spec.containers[*].image}'), image);
+    kube('delete', 'deployment', 'web');
+    await deleted.waitFor();
 }
 
 /** Two objects in the page's own editor: the server says first what it would make. */

@@ -17,6 +17,7 @@ export interface Metadata {
     deletionTimestamp?: string;
     labels?: Record<string, string>;
     annotations?: Record<string, string>;
+    finalizers?: string[];
     ownerReferences?: Owner[];
 }
 

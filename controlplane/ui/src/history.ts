@@ -1,5 +1,7 @@
 // The versions of an object, and what each of them changed.
-import type { Anything, Thing } from './api';
+import { get, Refused, send, type Anything, type Thing } from './api';
+import { pathOf, type Kind } from './discovery';
+import { kindOf } from './state.svelte';
 
 export interface Version {
     resourceVersion: string;
@@ -46,4 +48,31 @@ export function writer(object: Thing, before: Thing | undefined): string {
     const fresh = all.filter((own) => !known.has(JSON.stringify(own)));
     const last = (fresh.length ? fresh : all).reduce((one, other) => (!one || (other.time ?? '') >= (one.time ?? '') ? other : one), undefined);
     return [last?.manager, last?.subresource].filter(Boolean).join(', ');
+}
+
+/** Makes an object anew as it was before its deletion began, as `skiff undelete` does; `versions` are newest first. */
+export async function undelete(kind: Kind, namespace: string, versions: Version[]): Promise<void> {
+    const own = versions.map(({ object }) => object).filter(({ metadata }) => metadata.uid === versions[0]?.object.metadata.uid);
+    const last = own.find(({ metadata }) => !metadata.deletionTimestamp) ?? own[0];
+    if (!last) return;
+    const { status: _status, ...object } = last;
+    const { name, labels, annotations, ...metadata } = last.metadata;
+    // Those of the deletion are not the object's.
+    const finalizers = metadata.finalizers?.filter((own) => own !== 'foregroundDeletion' && own !== 'orphan');
+    const owners = await Promise.all((metadata.ownerReferences ?? []).map(async (owner) => {
+        const known = kindOf(owner.apiVersion, owner.kind);
+        const found = known && (await get<Thing>(pathOf(known, namespace, owner.name)).catch(absent));
+        return found?.metadata.uid === owner.uid ? [owner] : [];
+    }));
+    await send('POST', pathOf(kind, namespace), {
+        ...object,
+        apiVersion: kind.group ? `${kind.group}/${kind.version}` : kind.version,
+        kind: kind.kind,
+        metadata: { name, labels, annotations, finalizers, ownerReferences: owners.flat() },
+    });
+}
+
+/** Without its owner, the garbage collector would remove the object at once. */
+function absent(error: unknown): undefined {
+    if (!(error instanceof Refused && error.code === 404)) throw error;
 }

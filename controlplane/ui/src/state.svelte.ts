@@ -1,5 +1,5 @@
 // Where the person is, and what holds for all views.
-import { get, look, objects, Refused } from './api';
+import { get, look, objects, pause, Refused } from './api';
 import { discover, keyOf, type Kind } from './discovery';
 
 /** An address: `#/objects/deployments.apps?namespace=default&name=web`. */
@@ -67,17 +67,25 @@ export function kindBy(key: string): Kind | undefined {
 
 /** Loads what every view needs. */
 export async function load(): Promise<void> {
+    while (!(await begin())) await pause(2000);
+    await loadNamespaces();
+    // The cookie lasts as long as the page asks for it.
+    setInterval(() => void get('/ui/session').catch(() => undefined), 5 * 60_000);
+}
+
+/** Asks for the session and the kinds; false if the server may answer later. */
+async function begin(): Promise<boolean> {
     try {
         const session = await get('/ui/session');
         app.user = session.user;
         app.groups = session.groups;
         app.kinds = await discover();
+        app.failure = '';
+        return true;
     } catch (error) {
         app.failure = said(error);
+        return error instanceof Refused && error.code >= 400 && error.code < 500;
     }
-    await loadNamespaces();
-    // The cookie lasts as long as the page asks for it.
-    setInterval(() => void get('/ui/session').catch(() => undefined), 5 * 60_000);
 }
 
 /** Who may not list namespaces writes the name himself. */

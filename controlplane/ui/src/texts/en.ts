@@ -78,7 +78,7 @@ export const en = {
         resume: 'Resume rollout',
         resumeAsk: 'Roll out what was changed of {0} meanwhile?',
         delete: 'Delete',
-        deleteAsk: 'Delete {0} and what it owns? Its containers stop, and data in its volumes may be lost. While its history is kept, skiff undelete can create the object itself again, but not what it owned.',
+        deleteAsk: 'Delete {0} and what it owns? Its containers stop, and data in its volumes may be lost. While its history is kept, the object itself can be undeleted, but not what it owned.',
         noRevision: 'There is no other revision.',
         done: 'Done.',
     },
@@ -236,6 +236,7 @@ export const en = {
         deleted: 'deleted',
         first: 'the oldest version that is known',
         same: 'only its managers',
+        undelete: 'Undelete',
     },
     measures: {
         title: 'Usage',

@@ -79,7 +79,7 @@ export const ko: typeof en = {
         resume: '롤아웃 재개',
         resumeAsk: '그동안 바뀐 {0}의 내용을 롤아웃할까요?',
         delete: '삭제',
-        deleteAsk: '{0} 및 그에 속한 것을 삭제할까요? 컨테이너가 중지되고 볼륨의 데이터를 잃을 수 있습니다. 이력이 보관되는 동안 skiff undelete로 오브젝트 자체는 다시 만들 수 있지만, 그에 속했던 것은 되살릴 수 없습니다.',
+        deleteAsk: '{0} 및 그에 속한 것을 삭제할까요? 컨테이너가 중지되고 볼륨의 데이터를 잃을 수 있습니다. 이력이 보관되는 동안 이력 탭에서 오브젝트 자체는 되살릴 수 있지만, 그에 속했던 것은 되살릴 수 없습니다.',
         noRevision: '다른 리비전이 없습니다.',
         done: '완료했습니다.',
     },
@@ -234,6 +234,7 @@ export const ko: typeof en = {
         deleted: '삭제',
         first: '알려진 가장 오래된 버전',
         same: '관리자만 바뀜',
+        undelete: '삭제 취소',
     },
     measures: {
         title: '사용량',
