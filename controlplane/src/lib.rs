@@ -342,6 +342,7 @@ fn open_audit(config: &Config) -> Result<Option<Arc<FileSink>>, Error> {
     let named = config.api_server.as_ref().and_then(|alone| alone.audit.as_ref());
     let opened = if let Some((path, limits, policy)) = named {
         FileSink::open_file(path, *limits, policy.clone())
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     } else if let Some(limits) = config.audit_limits() {
         let policy = config.audit_policy_file.as_deref().map(Policy::load).transpose()?;
         FileSink::open(&config.audit(), limits, policy)

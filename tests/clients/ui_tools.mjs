@@ -87,6 +87,7 @@ export async function heap(page) {
     const client = await page.context().newCDPSession(page);
     await client.send('HeapProfiler.collectGarbage');
     const { usedSize } = await client.send('Runtime.getHeapUsage');
+    await client.detach();
     return usedSize;
 }
 
@@ -129,7 +130,7 @@ export async function standsAxe(page, ...places) {
                 return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 200)).join(' ')}`);
             });
             assert.deepEqual(found, [], `${place}, ${colorScheme}`);
-            await page.screenshot({ path: `${pictures}/${(taken += 1)}-${colorScheme}.png` });
+            if (pictures) await page.screenshot({ path: `${pictures}/${(taken += 1)}-${colorScheme}.png` });
         }
     }
     await page.emulateMedia({ colorScheme: null, reducedMotion: null });

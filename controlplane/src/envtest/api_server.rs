@@ -125,11 +125,11 @@ struct Flags {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     allow_privileged: Option<bool>,
     /// File that requests are recorded in, as --audit-policy-file says; `-` means standard output
-    #[arg(long)]
-    audit_log_path: Option<PathBuf>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    audit_log_path: OsString,
     /// File with an audit.k8s.io/v1 Policy; without it nothing is recorded
-    #[arg(long)]
-    audit_policy_file: Option<PathBuf>,
+    #[arg(long, default_value = "", hide_default_value = true)]
+    audit_policy_file: OsString,
     /// The maximum size in megabytes of the audit log file before it gets rotated; 0 disables rotation
     #[arg(long, default_value_t = 100)]
     audit_log_maxsize: u32,
@@ -262,9 +262,11 @@ impl Flags {
 
     /// Follows `ApplyTo` and `getWriter` in `staging/src/k8s.io/apiserver/pkg/server/options/audit.go`.
     fn audit(&self) -> anyhow::Result<Option<(PathBuf, Limits, Policy)>> {
-        let policy = self.audit_policy_file.as_deref().map(Policy::load).transpose();
-        let policy = policy.context("loading audit policy file")?;
-        let Some(path) = self.audit_log_path.clone() else {
+        let named = |flag: &OsString| (!flag.is_empty()).then(|| PathBuf::from(flag));
+        let policy = named(&self.audit_policy_file).as_deref().map(Policy::load).transpose();
+        let policy =
+            policy.with_context(|| format!("loading audit policy file {}", self.audit_policy_file.display()))?;
+        let Some(path) = named(&self.audit_log_path) else {
             return Ok(None);
         };
         if policy.is_none() {
@@ -340,6 +342,7 @@ mod tests {
     fn the_audit_log_has_upstreams_bounds() {
         for (words, expected) in [
             ("", None),
+            ("--audit-log-path= --audit-policy-file=", None),
             ("--audit-log-path=-", Some((100 << 20, 101, Some(366)))),
             (
                 "--audit-log-path=a --audit-log-maxsize=1 --audit-log-maxbackup=2 --audit-log-maxage=3",
@@ -360,6 +363,6 @@ mod tests {
         }
         let missing = ["kube-apiserver", "--etcd-servers=a", "--audit-policy-file=/missing"];
         let refused = Flags::parse_from(missing).audit().unwrap_err();
-        assert!(format!("{refused:#}").starts_with("loading audit policy file: read the policy: "));
+        assert!(format!("{refused:#}").starts_with("loading audit policy file /missing: read the policy: "));
     }
 }

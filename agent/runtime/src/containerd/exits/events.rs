@@ -23,7 +23,7 @@ use crate::{Container, Error, Event, Exit, State};
 /// What its shim has not copied by then is lost; the shim itself gives that two seconds or more
 /// (`waitTimeout` in `cmd/containerd-shim-runc-v2/process/init.go`).
 const LOG_LIMIT: Duration = Duration::from_secs(2);
-/// Timeout for processes that an ended container left, before its exit is reported.
+/// Timeout for processes that an ended container left, and for its logger once it is told to end.
 const LEFT_LIMIT: Duration = Duration::from_millis(500);
 /// Topic of our own event, which shows that the subscription is active.
 const LISTENING: &str = "/skiff/listening";
@@ -208,7 +208,7 @@ impl Shared {
                 && tokio::time::timeout(LOG_LIMIT, gone(logger)).await.is_err()
                 && let Some(logger) = logger::finish(&directory)
             {
-                drop(tokio::time::timeout(LOG_LIMIT, gone(logger)).await);
+                drop(tokio::time::timeout(LEFT_LIMIT, gone(logger)).await);
             }
             shared.conclude(&container, exit, None);
         });

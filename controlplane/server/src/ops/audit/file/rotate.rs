@@ -41,7 +41,6 @@ impl Files {
     /// Opens a file, whose directory is made when it is missing, or standard output for `-`.
     pub(super) fn open(path: &Path, mut limits: Limits) -> std::io::Result<Self> {
         let file = if path.as_os_str() == "-" {
-            limits.bytes = u64::MAX;
             File::from(std::io::stdout().as_fd().try_clone_to_owned()?)
         } else {
             if let Some(directory) = path.parent() {
@@ -49,12 +48,16 @@ impl Files {
             }
             append(path)?
         };
-        let size = file.metadata()?.len();
+        let found = file.metadata()?;
+        // Standard output, devices and pipes are not put aside.
+        if path.as_os_str() == "-" || !found.is_file() {
+            limits.bytes = u64::MAX;
+        }
         Ok(Self {
             path: path.to_owned(),
             limits,
             current: BufWriter::with_capacity(16 << 10, file),
-            size,
+            size: found.len(),
         })
     }
 
@@ -92,19 +95,21 @@ impl Files {
         }
         self.current = BufWriter::with_capacity(16 << 10, append(&self.path)?);
         self.size = 0;
-        self.expire()
+        self.expire();
+        Ok(())
     }
 
-    fn expire(&self) -> std::io::Result<()> {
-        let Some(age) = self.limits.age else { return Ok(()) };
+    /// Removes old files. One that cannot be removed costs no record.
+    fn expire(&self) {
+        let Some(age) = self.limits.age else { return };
         for number in 1..self.limits.files {
             let path = self.aside(number);
             let Ok(found) = path.metadata() else { break };
-            if found.modified()?.elapsed().is_ok_and(|elapsed| elapsed > age) {
-                fs::remove_file(&path)?;
+            let elapsed = found.modified().ok().and_then(|time| time.elapsed().ok());
+            if elapsed.is_some_and(|elapsed| elapsed > age) {
+                drop(fs::remove_file(&path));
             }
         }
-        Ok(())
     }
 
     fn aside(&self, number: u32) -> PathBuf {
