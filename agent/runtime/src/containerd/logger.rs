@@ -76,8 +76,10 @@ struct Logger {
     signals: SignalFd,
     log: LogFile,
     audience: Audience,
-    /// Time at which the agent reported the container's exit.
+    /// Time of the outputs' end, or of the agent's report that the container has exited.
     ended: Option<Duration>,
+    /// True once the agent has reported the container's exit.
+    reported: bool,
     /// True once the rest of the output is dropped.
     leaving: bool,
     /// Time of its start together with its container; `None` for a replacement.
@@ -159,6 +161,7 @@ impl Logger {
             log,
             audience,
             ended: None,
+            reported: false,
             leaving: false,
             began,
             doubt: Some(monotonic() + DOUBT.1),
@@ -246,7 +249,7 @@ impl Logger {
     /// Handles SIGTERM: the first one reports the container's exit, the second one its removal.
     fn hear(&mut self) -> io::Result<()> {
         while self.signals.read_signal()?.is_some() {
-            self.leaving = self.ended.is_some();
+            self.leaving = std::mem::replace(&mut self.reported, true);
             self.ended.get_or_insert_with(monotonic);
         }
         Ok(())
