@@ -22,6 +22,10 @@ pub struct Finding {
     pub detail: String,
 }
 
+fn finding(reason: &'static str, detail: String) -> Finding {
+    Finding { reason, detail }
+}
+
 type Evaluation = fn(&Pod<'_>) -> Option<Finding>;
 
 /// Check of a level, with upstream's ID.

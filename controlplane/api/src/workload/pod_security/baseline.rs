@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{SELinuxOptions, WindowsSecurityContextOptions};
 
-use super::{Check, Finding, Pod, containers, host, plural, quoted, setters, sorted};
+use super::{Check, Finding, Pod, containers, finding, host, plural, quoted, setters, sorted};
 
 /// Sorted by ID.
 pub(super) const CHECKS: &[Check] = &[
@@ -54,10 +54,6 @@ const SYSCTLS: [(&str, u32); 12] = [
 ];
 const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/";
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
-
-pub(super) fn finding(reason: &'static str, detail: String) -> Finding {
-    Finding { reason, detail }
-}
 
 fn app_armor(pod: &Pod<'_>) -> Option<Finding> {
     let is_bad = |kind: &str| !matches!(kind, "" | "RuntimeDefault" | "Localhost");

@@ -3,8 +3,7 @@
 
 use k8s_openapi::api::core::v1::{HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction};
 
-use super::baseline::finding;
-use super::{Contained, Finding, Pod, containers, plural, quoted, sorted};
+use super::{Contained, Finding, Pod, containers, finding, plural, quoted, sorted};
 
 pub(super) fn host_namespaces(pod: &Pod<'_>) -> Option<Finding> {
     let shared = [

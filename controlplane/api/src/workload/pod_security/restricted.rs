@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Volume;
 use serde_json::Value;
 
-use super::{Check, Finding, Pod, baseline, containers, plural, quoted, setters, sorted};
+use super::{Check, Finding, Pod, baseline, containers, finding, plural, quoted, setters, sorted};
 
 /// Sorted by ID.
 pub(super) const CHECKS: &[Check] = &[
@@ -15,10 +15,6 @@ pub(super) const CHECKS: &[Check] = &[
     Check::new("runAsUser", 23, run_as_user),
     Check::new("seccompProfile_restricted", 19, seccomp).instead_of("seccompProfile_baseline"),
 ];
-
-fn finding(reason: &'static str, detail: String) -> Finding {
-    Finding { reason, detail }
-}
 
 fn escalation(pod: &Pod<'_>) -> Option<Finding> {
     if pod.is_windows() {
