@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use super::validation::{self, Approval};
+use super::APPROVED;
 
 /// Names that are taken in a group.
 #[derive(Debug, Default)]
@@ -67,8 +67,8 @@ pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Tim
         };
         set(&mut status, established, now);
     }
-    if validation::is_protected(&definition.spec.group) {
-        let (approval, message) = validation::approval_of(definition);
+    if is_protected(&definition.spec.group) {
+        let (approval, message) = approval_of(definition);
         let (is_approved, reason) = match approval {
             Approval::Invalid => (false, "InvalidAnnotation"),
             Approval::Missing => (false, "MissingAnnotation"),
@@ -172,4 +172,48 @@ pub fn set(status: &mut CustomResourceDefinitionStatus, mut new: CustomResourceD
 pub fn is_true(status: &CustomResourceDefinitionStatus, kind: &str) -> bool {
     let mut conditions = status.conditions.iter().flatten();
     conditions.any(|own| own.type_ == kind && own.status == "True")
+}
+
+/// True if the group is one of the Kubernetes project's own (`IsProtectedCommunityGroup` of
+/// `pkg/apihelpers/helpers.go`).
+pub(super) fn is_protected(group: &str) -> bool {
+    let is_below = |domain: &str| group == domain || group.strip_suffix(domain).is_some_and(|head| head.ends_with('.'));
+    is_below("k8s.io") || is_below("kubernetes.io")
+}
+
+/// Approval, by annotation, of a kind in one of the Kubernetes project's own groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Approval {
+    Invalid,
+    Approved,
+    Bypassed,
+    Missing,
+}
+
+/// The approval with the reason (`GetAPIApprovalState`).
+pub(super) fn approval_of(definition: &CustomResourceDefinition) -> (Approval, String) {
+    const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
+    let annotations = definition.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(APPROVED)).map_or("", String::as_str);
+    let is_url = text.split_once("://").is_some_and(|(scheme, rest)| {
+        let is_scheme = scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
+            && scheme
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+        is_scheme && !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '\n'])
+    });
+    if text.is_empty() {
+        let reason = format!("protected groups must have approval annotation \"{APPROVED}\", {SEE}");
+        (Approval::Missing, reason)
+    } else if text.starts_with("unapproved") {
+        (Approval::Bypassed, format!("not approved: {text:?}"))
+    } else if is_url {
+        (Approval::Approved, format!("approved in {text}"))
+    } else {
+        let reason = format!(
+            "protected groups must have approval annotation \"{APPROVED}\" with either a URL or a reason starting with \
+             \"unapproved\", {SEE}"
+        );
+        (Approval::Invalid, reason)
+    }
 }

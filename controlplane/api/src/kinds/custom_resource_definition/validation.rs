@@ -12,7 +12,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use serde_json::json;
 
-use super::{APPROVED, names};
+use super::APPROVED;
+use super::names::{Approval, approval_of, is_protected, is_true};
 use crate::value::invalid::Invalid;
 use crate::value::names::{dns1035_label, dns1123_subdomain};
 use crate::workload::validation::{immutable, one_of};
@@ -65,7 +66,7 @@ pub(super) fn spec(definition: &CustomResourceDefinition, old: Option<&CustomRes
     names_at(&mut errors, "spec.names", &spec.names);
     let is_established = |definition: &CustomResourceDefinition| {
         let status = definition.status.as_ref();
-        status.is_some_and(|status| names::is_true(status, "Established"))
+        status.is_some_and(|status| is_true(status, "Established"))
     };
     if let Some(own) = &spec.conversion {
         conversion::check(&mut errors, own, old.is_some_and(is_established));
@@ -263,10 +264,7 @@ fn labels(errors: &mut Vec<Invalid>, path: &str, labels: Option<&[String]>) {
 pub(super) fn immutable_names(new: &CustomResourceDefinition, old: &CustomResourceDefinition) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let (spec, before) = (&new.spec, &old.spec);
-    let is_established = old
-        .status
-        .as_ref()
-        .is_some_and(|status| names::is_true(status, "Established"));
+    let is_established = old.status.as_ref().is_some_and(|status| is_true(status, "Established"));
     if is_established {
         immutable(&mut errors, "spec.scope", &spec.scope, &before.scope);
         immutable(&mut errors, "spec.names.kind", &spec.names.kind, &before.names.kind);
@@ -326,50 +324,6 @@ pub(super) fn status(definition: &CustomResourceDefinition) -> Vec<Invalid> {
         }
     }
     errors
-}
-
-/// True if the group is one of the Kubernetes project's own (`IsProtectedCommunityGroup` of
-/// `pkg/apihelpers/helpers.go`).
-pub(super) fn is_protected(group: &str) -> bool {
-    let is_below = |domain: &str| group == domain || group.strip_suffix(domain).is_some_and(|head| head.ends_with('.'));
-    is_below("k8s.io") || is_below("kubernetes.io")
-}
-
-/// Approval, by annotation, of a kind in one of the Kubernetes project's own groups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Approval {
-    Invalid,
-    Approved,
-    Bypassed,
-    Missing,
-}
-
-/// The approval with the reason (`GetAPIApprovalState`).
-pub(super) fn approval_of(definition: &CustomResourceDefinition) -> (Approval, String) {
-    const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
-    let annotations = definition.metadata.annotations.as_ref();
-    let text = annotations.and_then(|all| all.get(APPROVED)).map_or("", String::as_str);
-    let is_url = text.split_once("://").is_some_and(|(scheme, rest)| {
-        let is_scheme = scheme.starts_with(|letter: char| letter.is_ascii_alphabetic())
-            && scheme
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
-        is_scheme && !rest.is_empty() && !rest.starts_with('/') && !rest.contains([' ', '\n'])
-    });
-    if text.is_empty() {
-        let reason = format!("protected groups must have approval annotation \"{APPROVED}\", {SEE}");
-        (Approval::Missing, reason)
-    } else if text.starts_with("unapproved") {
-        (Approval::Bypassed, format!("not approved: {text:?}"))
-    } else if is_url {
-        (Approval::Approved, format!("approved in {text}"))
-    } else {
-        let reason = format!(
-            "protected groups must have approval annotation \"{APPROVED}\" with either a URL or a reason starting with \
-             \"unapproved\", {SEE}"
-        );
-        (Approval::Invalid, reason)
-    }
 }
 
 pub(super) fn approval(new: &CustomResourceDefinition, old: Option<&CustomResourceDefinition>) -> Vec<Invalid> {
