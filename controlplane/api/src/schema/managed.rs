@@ -24,8 +24,7 @@ pub use apply::{Application, Applied, ApplyError, Conflict, apply, check_shape, 
 pub use entries::{Entry, Managed, Operation};
 pub use set::Set;
 pub use typed::compare::{Comparison, compare};
-pub use typed::shape::{Keys, Members, Shape, Types};
-pub use typed::types::Scalar;
+pub use typed::shape::{Keys, Members, Scalar, Shape, Types};
 pub use update::{MAX_UPDATERS, Writer, update};
 pub use versions::{Change, Conversion, Conversions, Versioning};
 

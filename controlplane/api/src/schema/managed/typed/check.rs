@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::key;
-use super::shape::{Shape, Types};
-use super::types::{Scalar, Type};
+use super::shape::{Scalar, Shape, Types};
+use super::types::Type;
 use crate::schema::Schema;
 use crate::schema::managed::set::shown;
 use crate::value::go;

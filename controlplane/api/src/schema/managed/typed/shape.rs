@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use super::types::Scalar;
 use crate::schema::Schema;
 
 /// The types of the values of a kind.
@@ -40,6 +39,19 @@ pub enum Shape {
         /// Identity of the items.
         keys: Keys,
     },
+}
+
+/// Type of a scalar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scalar {
+    /// Texts.
+    Text,
+    /// Numbers.
+    Number,
+    /// Truth values.
+    Boolean,
+    /// Anything: quantities, times, raw JSON.
+    Any,
 }
 
 /// The members of an object.

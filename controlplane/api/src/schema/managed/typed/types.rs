@@ -1,7 +1,7 @@
 //! Type of a value for server-side apply: a scalar, or a list, map or struct whose parts may have
 //! owners of their own.
 
-use super::shape::{Keys, Members, Shape, Types};
+use super::shape::{Keys, Members, Scalar, Shape, Types};
 use crate::schema::managed::raw;
 use crate::schema::{self, Field, Form, ListType, Schema};
 
@@ -22,19 +22,6 @@ pub(in crate::schema::managed) enum Type<'s> {
     List(&'static Field),
     /// Types from a definition.
     Shape(&'s Shape),
-}
-
-/// Type of a scalar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar {
-    /// Texts.
-    Text,
-    /// Numbers.
-    Number,
-    /// Truth values.
-    Boolean,
-    /// Anything: quantities, times, raw JSON.
-    Any,
 }
 
 impl<'s> Type<'s> {
