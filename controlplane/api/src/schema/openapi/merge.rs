@@ -3,12 +3,8 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use serde_json::{Map, Value};
-
-use super::{Defined, v2};
-use crate::registration::Registration;
 
 pub(super) const DEFINITIONS: &str = "#/definitions/";
 pub(super) const PARAMETERS: &str = "#/parameters/";
@@ -16,8 +12,8 @@ const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// Part of the v2 document of another server: the paths of one group version, and what they refer to.
 pub struct Other {
-    group: String,
-    version: String,
+    pub(super) group: String,
+    pub(super) version: String,
     pub(super) paths: Map<String, Value>,
     pub(super) parameters: Map<String, Value>,
     pub(super) definitions: Map<String, Value>,
@@ -148,36 +144,11 @@ pub(super) struct Merged {
     pub(super) parameters: Map<String, Value>,
     pub(super) definitions: Map<String, Value>,
     /// Definitions of this server's that others have too.
-    shared: Map<String, Value>,
+    pub(super) shared: Map<String, Value>,
 }
 
 impl Merged {
-    /// Merges documents one after the other; group versions that this server documents itself are left out.
-    pub(super) fn of(kinds: &[Registration], defined: &[Defined<'_>], others: Vec<Other>) -> io::Result<Self> {
-        let mut merged = Self::default();
-        let rows = || {
-            kinds
-                .iter()
-                .chain(defined.iter().flat_map(|own| own.rows.iter().copied()))
-        };
-        let is_own = |other: &Other| rows().any(|row| row.group == other.group && row.version == other.version);
-        let others: Vec<Other> = others.into_iter().filter(|other| !is_own(other)).collect();
-        if others.is_empty() {
-            return Ok(merged);
-        }
-        v2::each_definition(kinds, defined, |name, definition| {
-            if others.iter().any(|other| other.definitions.contains_key(name)) {
-                merged.shared.insert(name.to_owned(), definition.clone());
-            }
-            Ok(())
-        })?;
-        for other in others {
-            merged.add(other);
-        }
-        Ok(merged)
-    }
-
-    fn add(&mut self, mut other: Other) {
+    pub(super) fn add(&mut self, mut other: Other) {
         let mut existing = self.shared.clone();
         existing.extend(self.definitions.clone());
         let mut changes = renames(&existing, &other.definitions, DEFINITIONS);

@@ -28,7 +28,7 @@ pub fn v2_json(
     others: Vec<Other>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let merged = Merged::of(kinds, defined, others)?;
+    let merged = merge(kinds, defined, others)?;
     let info = title();
     write!(out, r#"{{"swagger":"2.0","info":{info},"paths":{{"#)?;
     let mut separator = "";
@@ -62,7 +62,7 @@ pub fn v2_protobuf(
     others: Vec<Other>,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let merged = Merged::of(kinds, defined, others)?;
+    let merged = merge(kinds, defined, others)?;
     out.write_all(&gnostic::head(&title()))?;
     let shared = each_path(kinds, defined, &merged, |path, item| {
         out.write_all(&gnostic::path(path, item))
@@ -162,6 +162,31 @@ fn hash(json: &str) -> String {
     URL_SAFE.encode(hash.to_be_bytes().get(..6).unwrap_or_default())
 }
 
+/// Merges documents of other servers, except group versions that this server documents itself.
+fn merge(kinds: &[Registration], defined: &[Defined<'_>], others: Vec<Other>) -> io::Result<Merged> {
+    let mut merged = Merged::default();
+    let rows = || {
+        kinds
+            .iter()
+            .chain(defined.iter().flat_map(|own| own.rows.iter().copied()))
+    };
+    let is_own = |other: &Other| rows().any(|row| row.group == other.group && row.version == other.version);
+    let others: Vec<Other> = others.into_iter().filter(|other| !is_own(other)).collect();
+    if others.is_empty() {
+        return Ok(merged);
+    }
+    each_definition(kinds, defined, |name, definition| {
+        if others.iter().any(|other| other.definitions.contains_key(name)) {
+            merged.shared.insert(name.to_owned(), definition.clone());
+        }
+        Ok(())
+    })?;
+    for other in others {
+        merged.add(other);
+    }
+    Ok(merged)
+}
+
 /// Visits all definitions, those of other servers after this one's.
 fn each_merged(
     kinds: &[Registration],
@@ -178,7 +203,7 @@ fn each_merged(
         .try_for_each(|(name, definition)| visit(name, definition))
 }
 
-pub(super) fn each_definition(
+fn each_definition(
     kinds: &[Registration],
     defined: &[Defined<'_>],
     mut visit: impl FnMut(&str, &Value) -> io::Result<()>,
