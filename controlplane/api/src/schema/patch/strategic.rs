@@ -122,7 +122,7 @@ fn merge_member(original: Option<Value>, patch: Value, known: Known) -> Result<O
             merge_map(original, patch, schema).map(Value::Object).map(Some)
         }
         (Some(Value::Array(original)), Value::Array(patch)) if known.merges() => {
-            lists::merge(original, patch, known).map(Value::Array).map(Some)
+            order::merge(original, patch, known).map(Value::Array).map(Some)
         }
         (Some(Value::Array(_)), patch @ Value::Array(_)) => Ok(Some(patch)),
         (_, mut patch) => {

@@ -5,15 +5,9 @@ use std::mem::{Discriminant, discriminant};
 
 use serde_json::{Map, Value};
 
-use super::{DIRECTIVE, Known, bad_directive, bad_type, merge_map, no_merge_key, order, without_directives};
+use super::{DIRECTIVE, Known, bad_directive, bad_type, merge_map, no_merge_key, without_directives};
 use crate::schema::patch::PatchError;
 use crate::value::go;
-
-/// Merges the list `patch` into `original`: common items keep the patch's order, the rest the
-/// original's.
-pub(super) fn merge(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Result<Vec<Value>, PatchError> {
-    merge_unordered(original, patch, known)?.in_patch_order(known.merge_key())
-}
 
 /// Merged list before sorting.
 pub(super) struct Merged {
@@ -24,14 +18,8 @@ pub(super) struct Merged {
     pub(super) patch: Vec<Value>,
 }
 
-impl Merged {
-    /// Items in order: those of the patch in its order, the others in the original's.
-    pub(super) fn in_patch_order(self, key: &str) -> Result<Vec<Value>, PatchError> {
-        order::normalize(self.items, &self.patch, &self.original, key)
-    }
-}
-
-fn merge_unordered(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Result<Merged, PatchError> {
+/// Merges the list `patch` into `original`.
+pub(super) fn merge(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Result<Merged, PatchError> {
     match element_type(&[&original, &patch])? {
         None => Ok(Merged {
             items: Vec::new(),

@@ -11,6 +11,13 @@ use super::{DIRECTIVE, Known};
 use crate::schema::patch::PatchError;
 use crate::value::go;
 
+/// Merges the list `patch` into `original`: common items keep the patch's order, the rest the
+/// original's.
+pub(super) fn merge(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Result<Vec<Value>, PatchError> {
+    let merged = lists::merge(original, patch, known)?;
+    normalize(merged.items, &merged.patch, &merged.original, known.merge_key())
+}
+
 /// Merges `changes` into `before` and sorts the items in the order `wanted`; items that only the
 /// server has keep their positions relative to their neighbors.
 pub(super) fn set(
@@ -25,7 +32,7 @@ pub(super) fn set(
     }
     let server = before.clone().unwrap_or_default();
     let merged = match (before, changes) {
-        (Some(before), Some(changes)) if known.merges() => lists::merge(before, changes, known)?,
+        (Some(before), Some(changes)) if known.merges() => merge(before, changes, known)?,
         (_, Some(changes)) => changes,
         (before, None) => before.unwrap_or_default(),
     };
@@ -70,12 +77,7 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
 
 /// Sorts items that `patch` names in its order and the others in the order of `server`, interleaved
 /// so that an item of the server stays before the patched item that followed it there.
-pub(super) fn normalize(
-    merged: Vec<Value>,
-    patch: &[Value],
-    server: &[Value],
-    key: &str,
-) -> Result<Vec<Value>, PatchError> {
+fn normalize(merged: Vec<Value>, patch: &[Value], server: &[Value], key: &str) -> Result<Vec<Value>, PatchError> {
     element_type(&[&merged])?;
     let (in_patch, on_server) = (ranks(patch, key)?, ranks(server, key)?);
     let (mut named, mut others) = (Vec::new(), Vec::new());
