@@ -3,13 +3,12 @@
 
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resource, ResourceScope, SubResourceScope};
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::Value;
 
 use crate::schema::decode::DecodeError;
+use crate::table::{Column, Shown, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 
@@ -173,64 +172,6 @@ impl Updates {
     };
 }
 
-/// The type of a cell, as in `TableColumnDefinition.type`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum CellType {
-    /// A text.
-    Text,
-    /// A whole number.
-    Integer,
-    /// True or false.
-    Boolean,
-    /// A time.
-    Date,
-}
-
-impl CellType {
-    /// Upstream's name of the type.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Text => "string",
-            Self::Integer => "integer",
-            Self::Boolean => "boolean",
-            Self::Date => "date",
-        }
-    }
-}
-
-/// Column of the server-side table, after the name that every kind has.
-pub struct Column<K> {
-    /// Heading, such as `Ready`.
-    pub name: &'static str,
-    /// Type of the cells.
-    pub cell_type: CellType,
-    /// 0 is always shown; 1 only with `-o wide`.
-    pub priority: i32,
-    /// Description of the column, for people; or a field like `core.v1.PodSpec.nodeName`, whose
-    /// upstream description is shown.
-    pub description: &'static str,
-    /// Function that returns the cell of an object.
-    pub cell: fn(&K, Timestamp) -> Value,
-}
-
-/// Member of an object's JSON, or of each item of a list, that cells of the table show.
-#[derive(Debug, Clone, Copy)]
-pub enum Shown {
-    /// The whole member.
-    Whole(&'static str),
-    /// Some of its members.
-    Within(&'static str, &'static [Shown]),
-}
-
-impl Shown {
-    /// Its name.
-    pub(crate) const fn key(&self) -> &'static str {
-        match self {
-            Self::Whole(key) | Self::Within(key, _) => key,
-        }
-    }
-}
-
 /// A field that `fieldSelector` may name, besides `metadata.name` and `metadata.namespace`.
 pub struct Field<K> {
     /// Path of the field, such as `spec.nodeName`.
@@ -287,7 +228,7 @@ pub trait Kind:
     /// Verbs that are supported.
     const VERBS: Verbs = Verbs::All;
     /// Columns of the table besides the name.
-    const COLUMNS: &'static [Column<Self>] = &[crate::table::age_column::<Self>()];
+    const COLUMNS: &'static [Column<Self>] = &[age_column::<Self>()];
     /// Members that cells show; if empty, all but the managed fields.
     const SHOWN: &'static [Shown] = &[];
     /// True if the name is the last, wide column instead of the first.

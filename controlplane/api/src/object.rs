@@ -5,8 +5,7 @@ use std::any::Any;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kind::{Kind, Verbs};
-use crate::schema::Schema;
-use crate::schema::go_json;
+use crate::schema::{Schema, encode, go_json};
 
 /// Object whose kind is known only at run time; implemented for every [`Kind`].
 pub trait Object: Any + Send + Sync {
@@ -59,13 +58,6 @@ pub(crate) fn written<K: Kind>(object: &K) -> Vec<u8> {
         Some(schema) if is_stored => go_json::write(schema, &json),
         schema => go_json::order(schema, &json),
     }
-}
-
-/// JSON of one of `k8s_openapi`'s types. Their maps have string keys and their `Serialize` returns
-/// no errors of its own, except for times outside years -9999 to 9999, which do not parse either;
-/// so the result is never empty.
-pub(crate) fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
 }
 
 /// Offset between the quotes of an empty `metadata.resourceVersion` in an object's JSON. None if

@@ -275,5 +275,12 @@ pub enum ListType {
     Map(Box<[&'static str]>),
 }
 
+/// JSON of one of `k8s_openapi`'s types. Their maps have string keys and their `Serialize` returns
+/// no errors of its own, except for times outside years -9999 to 9999, which do not parse either;
+/// so the result is never empty.
+pub(crate) fn encode<T: serde::Serialize>(value: &T) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,14 +4,71 @@ mod shown;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use crate::kind::{CellType, Column, Kind};
-
 pub(crate) use shown::shown;
+
+/// The type of a cell, as in `TableColumnDefinition.type`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CellType {
+    /// A text.
+    Text,
+    /// A whole number.
+    Integer,
+    /// True or false.
+    Boolean,
+    /// A time.
+    Date,
+}
+
+impl CellType {
+    /// Upstream's name of the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "string",
+            Self::Integer => "integer",
+            Self::Boolean => "boolean",
+            Self::Date => "date",
+        }
+    }
+}
+
+/// Column of the server-side table, after the name that every kind has.
+pub struct Column<K> {
+    /// Heading, such as `Ready`.
+    pub name: &'static str,
+    /// Type of the cells.
+    pub cell_type: CellType,
+    /// 0 is always shown; 1 only with `-o wide`.
+    pub priority: i32,
+    /// Description of the column, for people; or a field like `core.v1.PodSpec.nodeName`, whose
+    /// upstream description is shown.
+    pub description: &'static str,
+    /// Function that returns the cell of an object.
+    pub cell: fn(&K, Timestamp) -> Value,
+}
+
+/// Member of an object's JSON, or of each item of a list, that cells of the table show.
+#[derive(Debug, Clone, Copy)]
+pub enum Shown {
+    /// The whole member.
+    Whole(&'static str),
+    /// Some of its members.
+    Within(&'static str, &'static [Shown]),
+}
+
+impl Shown {
+    /// Its name.
+    pub(crate) const fn key(&self) -> &'static str {
+        match self {
+            Self::Whole(key) | Self::Within(key, _) => key,
+        }
+    }
+}
 
 impl<K> Column<K> {
     /// Column of texts.
@@ -60,22 +117,22 @@ impl<K> Column<K> {
 }
 
 /// Age column, the last that is always shown.
-pub const fn age_column<K: Kind>() -> Column<K> {
+pub const fn age_column<K: Metadata<Ty = ObjectMeta>>() -> Column<K> {
     Column::text("Age", "meta.v1.ObjectMeta.creationTimestamp", |object, now| {
-        let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
+        let created = object.metadata().creation_timestamp.as_ref();
         Value::from(since(created, now))
     })
 }
 
 /// Creation time column, for kinds that upstream shows only with their name.
-pub const fn created_column<K: Kind>() -> Column<K> {
+pub const fn created_column<K: Metadata<Ty = ObjectMeta>>() -> Column<K> {
     Column {
         name: "Created At",
         cell_type: CellType::Date,
         priority: 0,
         description: "meta.v1.ObjectMeta.creationTimestamp",
         cell: |object, _| {
-            let created = k8s_openapi::Metadata::metadata(object).creation_timestamp.as_ref();
+            let created = object.metadata().creation_timestamp.as_ref();
             created.map(|created| created.0.to_string()).into()
         },
     }

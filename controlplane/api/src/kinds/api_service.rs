@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceCondition, APIServiceSpec};
 
-use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::{Rule, dns1035_label, dns1123_subdomain};
 use crate::workload::validation::{each, one_of, port, required};

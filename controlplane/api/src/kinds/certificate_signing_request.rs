@@ -7,8 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 mod validation;
 
-use crate::kind::{Column, Field, Kind, Subresource};
-use crate::table::{age, age_column, or};
+use crate::kind::{Field, Kind, Subresource};
+use crate::table::{Column, age, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
 
-use crate::kind::{Column, Kind, Verbs};
+use crate::kind::{Kind, Verbs};
+use crate::table::Column;
 
 impl Kind for ComponentStatus {
     const DEPRECATED: Option<&'static str> = Some("v1 ComponentStatus is deprecated in v1.19+");

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::apps::v1::ControllerRevision;
 
-use crate::kind::{Column, Kind};
-use crate::table::age_column;
+use crate::kind::Kind;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::{immutable, non_negative};
 

@@ -3,8 +3,8 @@
 use k8s_openapi::api::batch::v1::CronJob;
 
 use super::job;
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::{age_column, containers, selector_or_none, since, truth};
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column, containers, selector_or_none, since, truth};
 use crate::value::invalid::Invalid;
 use crate::value::schedule::{Schedule, time_zone};
 use crate::workload::pod::defaults::text;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::storage::v1::CSIDriver;
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::{immutable, one_of_or_none};
 

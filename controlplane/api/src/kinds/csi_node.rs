@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::{each, immutable_shown, internal, non_negative, required};

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 
-use crate::kind::{Column, Kind, Updates};
+use crate::kind::{Kind, Updates};
+use crate::table::Column;
 use crate::value::invalid::Invalid;
 use crate::value::names::dns1123_subdomain;
 use crate::value::quantity::{Quantity, canonicalize};

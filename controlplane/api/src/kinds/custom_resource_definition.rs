@@ -10,8 +10,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceConversion, CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionStatus,
 };
 
-use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::table::created_column;
+use crate::kind::{Kind, Subresource, Updates};
+use crate::table::{Column, created_column};
 use crate::value::invalid::Invalid;
 
 /// API group of `CustomResourceDefinition`s.

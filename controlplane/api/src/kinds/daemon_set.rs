@@ -4,8 +4,8 @@ use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus, DaemonSetUpdateStra
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::{age_column, containers, labels, selector};
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column, containers, labels, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{

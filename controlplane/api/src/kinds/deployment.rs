@@ -4,9 +4,9 @@ use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, DeploymentStrateg
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::kind::{Column, Kind, Subresource};
+use crate::kind::{Kind, Subresource};
 use crate::strategy::scale;
-use crate::table::{age_column, containers, selector};
+use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{

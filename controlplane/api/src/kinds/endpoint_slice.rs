@@ -5,8 +5,8 @@ use serde_json::Value;
 
 mod validation;
 
-use crate::kind::{Column, Kind};
-use crate::table::{age_column, shortened};
+use crate::kind::Kind;
+use crate::table::{Column, age_column, shortened};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 use crate::workload::validation::immutable;

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints};
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::{age_column, shortened};
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column, shortened};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::defaults::text;

@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as events;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::kind::{Column, Dependents, Field, Kind, Representation, Updates};
+use crate::kind::{Dependents, Field, Kind, Representation, Updates};
 use crate::object::written;
 use crate::schema::decode::decode;
-use crate::table::{age, since};
+use crate::table::{Column, age, since};
 use crate::value::invalid::Invalid;
 
 /// Event of either version, in its core form.

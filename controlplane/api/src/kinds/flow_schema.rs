@@ -4,8 +4,8 @@ use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 
 mod validation;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 
 impl Kind for FlowSchema {

@@ -12,8 +12,8 @@ use k8s_openapi::api::autoscaling::v2::{
     ResourceMetricSource,
 };
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 
 /// Autoscaler of either version, in the newest form.

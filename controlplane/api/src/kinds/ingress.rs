@@ -6,8 +6,8 @@ use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 
 mod validation;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::warnings::has_annotation;
 

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::networking::v1::IPAddress;
 
-use crate::kind::{Column, Kind};
+use crate::kind::Kind;
+use crate::table::Column;
 use crate::value::invalid::Invalid;
 use crate::value::names::{self, Rule};
 use crate::workload::validation::{each, immutable_shown, internal, required};

@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 pub use self::selector::{CONTROLLER_UID, JOB_NAME};
-use crate::kind::{Column, Dependents, Field, Kind, Subresource};
-use crate::table::{age, age_column, containers, selector_or_none};
+use crate::kind::{Dependents, Field, Kind, Subresource};
+use crate::table::{Column, age, age_column, containers, selector_or_none};
 use crate::value::invalid::Invalid;
 use crate::value::selector::LabelSelector;
 use crate::workload::pod::defaults::{set_template_defaults, text};

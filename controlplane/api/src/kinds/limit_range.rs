@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 mod validation;
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::created_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, created_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::amounts;
 

@@ -11,7 +11,8 @@ use k8s_openapi::{ClusterResourceScope, Metadata, NamespaceResourceScope, Resour
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind::{Column, Kind, Verbs};
+use crate::kind::{Kind, Verbs};
+use crate::table::Column;
 use crate::value::quantity::Quantity;
 
 const GROUP: &str = "metrics.k8s.io";

@@ -3,10 +3,10 @@
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding};
 
-use crate::kind::{Column, Kind, Updates};
+use crate::kind::{Kind, Updates};
 use crate::kinds::validating_admission_policy::{set_defaults, shown_kind, shown_reference, validation};
 use crate::kinds::webhook_configuration::warnings;
-use crate::table::age_column;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{Namespace, NamespaceStatus};
 
-use crate::kind::{Column, Field, Kind, Subresource, Verbs};
-use crate::table::age_column;
+use crate::kind::{Field, Kind, Subresource, Verbs};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 use crate::workload::validation::metadata;

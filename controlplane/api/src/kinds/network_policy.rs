@@ -4,8 +4,8 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPort, Network
 
 mod validation;
 
-use crate::kind::{Column, Kind};
-use crate::table::{age_column, selector_or_none};
+use crate::kind::Kind;
+use crate::table::{Column, age_column, selector_or_none};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 use crate::workload::warnings::of_range;

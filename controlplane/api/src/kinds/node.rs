@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 
 mod validation;
 
-use crate::kind::{Column, Field, Kind, Subresource};
-use crate::table::{age_column, or};
+use crate::kind::{Field, Kind, Subresource};
+use crate::table::{Column, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::amounts;
 

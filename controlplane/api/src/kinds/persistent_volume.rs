@@ -6,8 +6,8 @@ mod drivers;
 mod validation;
 
 use super::persistent_volume_claim::{modes, storage, storage_class};
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{amounts, text};
 use crate::workload::pod::drivers as filled_in;

@@ -13,8 +13,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub(in crate::kinds) use self::validation::modes_of;
 pub(crate) use self::validation::validate_spec;
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::quantity::Quantity as Amount;
 use crate::workload::pod::defaults::{amounts, text};

@@ -7,8 +7,8 @@ mod update;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
 
-use crate::kind::{Column, Field, Kind, Shown, Subresource};
-use crate::table::{age_column, or};
+use crate::kind::{Field, Kind, Subresource};
+use crate::table::{Column, Shown, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::{apparmor, defaults, label_keys, phase, qos, unsupported};
 use crate::workload::validation::{annotations, pod_spec, required};

@@ -3,8 +3,8 @@
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::selector::label_selector;
 use crate::workload::validation::workload::number_or_percent;

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::PodTemplate;
 
-use crate::kind::{Column, Kind};
-use crate::table::{containers, labels};
+use crate::kind::Kind;
+use crate::table::{Column, containers, labels};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
 use crate::workload::validation::workload::pod_template;

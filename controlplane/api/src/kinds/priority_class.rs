@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use crate::kind::{Column, Kind};
-use crate::table::age_column;
+use crate::kind::Kind;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 use crate::workload::validation::{immutable, one_of};

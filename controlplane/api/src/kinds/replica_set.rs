@@ -3,9 +3,9 @@
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::autoscaling::v1::Scale;
 
-use crate::kind::{Column, Field, Kind, Subresource};
+use crate::kind::{Field, Kind, Subresource};
 use crate::strategy::scale;
-use crate::table::{age_column, containers, selector};
+use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
 use crate::workload::validation::workload::{keep_empty_selector, same_selector, selector_and_template};

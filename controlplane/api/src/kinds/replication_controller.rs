@@ -4,9 +4,9 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::kind::{Column, Dependents, Field, Kind, Subresource};
+use crate::kind::{Dependents, Field, Kind, Subresource};
 use crate::strategy::scale;
-use crate::table::{age_column, containers, labels};
+use crate::table::{Column, age_column, containers, labels};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
 use crate::workload::validation::workload::selector_and_template;

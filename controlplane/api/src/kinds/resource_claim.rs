@@ -4,8 +4,8 @@ use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimTe
 
 pub(super) mod validation;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 use crate::workload::validation::immutable;

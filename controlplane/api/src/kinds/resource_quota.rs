@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::ResourceQuota;
 
 mod validation;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::amounts;
 

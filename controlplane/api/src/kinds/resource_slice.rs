@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 
-use crate::kind::{Column, Field, Kind};
-use crate::table::age_column;
+use crate::kind::{Field, Kind};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::created_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, created_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 use crate::workload::validation::rbac;

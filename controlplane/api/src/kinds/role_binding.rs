@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 use crate::workload::pod::defaults::text;

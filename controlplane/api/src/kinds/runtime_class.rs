@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::node::v1::RuntimeClass;
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::dns1123_label;
 use crate::workload::pod::defaults::amounts;

@@ -4,9 +4,9 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::config_map::{DATA_LIMIT, FROZEN};
-use crate::kind::{Column, Field, Kind};
+use crate::kind::{Field, Kind};
 use crate::schema::decode::syntax;
-use crate::table::age_column;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::config_key;
 use crate::workload::pod::defaults::text;

@@ -9,8 +9,8 @@ mod warnings;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::kind::{Column, Field, Kind, Subresource, Updates};
-use crate::table::{self, age_column, or};
+use crate::kind::{Field, Kind, Subresource, Updates};
+use crate::table::{self, Column, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::value::names::Rule;
 use crate::workload::pod::defaults::text;

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::core::v1::{ObjectReference, ServiceAccount};
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::workload::warnings::has_annotation;
 
 /// Keeps only the names of secret references.

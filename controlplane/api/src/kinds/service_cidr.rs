@@ -4,8 +4,8 @@ use k8s_openapi::api::networking::v1::{ServiceCIDR, ServiceCIDRStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use crate::kind::{Column, Kind, Subresource};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::{canonical_range, immutable, range};
 

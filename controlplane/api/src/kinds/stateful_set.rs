@@ -8,9 +8,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateS
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::persistent_volume_claim;
-use crate::kind::{Column, Kind, Subresource};
+use crate::kind::{Kind, Subresource};
 use crate::strategy::scale;
-use crate::table::{age_column, containers};
+use crate::table::{Column, age_column, containers};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::defaults::{set_template_defaults, text};

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use crate::kind::{Column, Kind};
-use crate::table::age_column;
+use crate::kind::Kind;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::{immutable, one_of, storage};
 use crate::workload::warnings::old_label;

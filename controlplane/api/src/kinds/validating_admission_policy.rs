@@ -8,9 +8,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::kind::{Column, Kind, Subresource, Updates};
+use crate::kind::{Kind, Subresource, Updates};
 use crate::kinds::webhook_configuration::warnings;
-use crate::table::age_column;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeError};
 
-use crate::kind::{Column, Kind, Subresource, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Subresource, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::dns1123_subdomain;
 use crate::workload::validation::{each, immutable_shown, internal, required};

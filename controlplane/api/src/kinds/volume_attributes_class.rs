@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 
-use crate::kind::{Column, Kind};
-use crate::table::age_column;
+use crate::kind::Kind;
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::storage;
 

@@ -7,8 +7,8 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
 };
 
-use crate::kind::{Column, Kind, Updates};
-use crate::table::age_column;
+use crate::kind::{Kind, Updates};
+use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::text;
 

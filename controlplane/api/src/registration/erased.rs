@@ -11,13 +11,13 @@ use schemars::SchemaGenerator;
 use serde_json::Value;
 
 use super::{Behavior, ColumnDefinition, Decoded, Reported};
-use crate::kind::{Column, Kind};
+use crate::kind::Kind;
 use crate::object::{Object, written};
 use crate::schema::Schema;
 use crate::schema::decode;
 use crate::schema::descriptions::described;
 use crate::schema::managed::Types;
-use crate::table;
+use crate::table::{self, Column};
 use crate::value::invalid::Invalid;
 
 /// Kind as a zero-sized type.

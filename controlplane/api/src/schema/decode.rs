@@ -14,9 +14,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::object::encode;
-use crate::schema::Schema;
 use crate::schema::strict::ignored_path;
+use crate::schema::{Schema, encode};
 use crate::value::bounds;
 
 /// Error for bytes that are not an object of the kind. `Display` is the text after upstream's

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use crate::kind::Shown;
 use crate::schema::managed::{raw, splice};
+use crate::table::Shown;
 
 /// Compact JSON of those members; malformed JSON is left to the decoder.
 pub(crate) fn shown<'a>(json: &'a [u8], shown: &[Shown]) -> Cow<'a, [u8]> {
@@ -73,7 +73,7 @@ fn keep_whole<'a>(json: &'a str, kept: &mut String) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::shown;
-    use crate::kind::Shown;
+    use crate::table::Shown;
 
     #[test]
     fn shown_members_are_kept_wherever_they_stand() {

@@ -7,9 +7,10 @@ use k8s_openapi::api::autoscaling::v2;
 use serde_json::{Map, Value, json};
 
 use super::{columns, validation};
-use crate::kind::{Column, Kind, Representation, Subresource};
+use crate::kind::{Kind, Representation, Subresource};
 use crate::object::written;
 use crate::schema::decode::{DecodeError, decode};
+use crate::table::Column;
 use crate::value::invalid::Invalid;
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
