@@ -47,6 +47,26 @@ pub(crate) fn each(errors: &mut Vec<Invalid>, field: &str, value: &str, messages
     );
 }
 
+/// Validates a path below a volume's root.
+fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+    if !required(errors, field, Some(path)) {
+        return;
+    }
+    if path.starts_with('/') {
+        errors.push(Invalid::value(field, path, "must be a relative path"));
+    }
+    no_backsteps(errors, field, path);
+    if path.starts_with("..") && !path.split('/').any(|part| part == "..") {
+        errors.push(Invalid::value(field, path, "must not start with '..'"));
+    }
+}
+
+fn no_backsteps(errors: &mut Vec<Invalid>, field: &str, path: &str) {
+    if path.split('/').any(|part| part == "..") {
+        errors.push(Invalid::value(field, path, "must not contain '..'"));
+    }
+}
+
 /// Number of errors of one list after which validation stops: an object may have a hundred thousand
 /// labels.
 pub(crate) const ENOUGH: usize = 200;

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
 
-use super::metadata;
 use super::pod_spec::affinity;
-use super::pod_spec::volume::no_backsteps;
+use super::{metadata, no_backsteps};
 use crate::schema::decode::syntax;
 use crate::value::invalid::Invalid;
 

@@ -10,11 +10,12 @@ mod stop_signal;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ResourceFieldSelector, SecurityContext,
+    Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ResourceFieldSelector, SeccompProfile,
+    SecurityContext,
 };
 
 use super::pod_spec::os;
-use super::{apparmor, each, id, internal, one_of, one_of_or_none, port, required, resources};
+use super::{apparmor, each, id, internal, local_path, one_of, one_of_or_none, port, required, resources};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::is_sidecar;
@@ -321,7 +322,7 @@ fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
         context.proc_mount.as_deref(),
         &["Default", "Unmasked"],
     );
-    super::pod_spec::seccomp(
+    seccomp(
         errors,
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
@@ -348,4 +349,30 @@ fn security(errors: &mut Vec<Invalid>, context: &SecurityContext, path: &str) {
         context.windows_options.as_ref(),
         &format!("{path}.windowsOptions"),
     );
+}
+
+pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile>, path: &str) {
+    let Some(profile) = profile else { return };
+    one_of(
+        errors,
+        &format!("{path}.type"),
+        Some(&profile.type_),
+        &["Localhost", "RuntimeDefault", "Unconfined"],
+    );
+    let field = format!("{path}.localhostProfile");
+    let file = profile.localhost_profile.as_deref();
+    match (profile.type_.as_str(), file) {
+        ("Localhost", None | Some("")) => {
+            errors.push(Invalid::required(field, "must be set when seccomp type is Localhost"));
+        }
+        ("Localhost", Some(file)) => local_path(errors, &field, file),
+        (_, Some(file)) => {
+            errors.push(Invalid::value(
+                field,
+                file,
+                "can only be set when seccomp type is Localhost",
+            ));
+        }
+        (_, None) => {}
+    }
 }

@@ -8,7 +8,7 @@ pub(super) mod volume;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SeccompProfile, Sysctl};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Sysctl};
 
 use super::container::{self, Context, file_key};
 use super::{apparmor, each, id, metadata, one_of, one_of_or_none, required, resources};
@@ -232,7 +232,7 @@ fn security(errors: &mut Vec<Invalid>, spec: &PodSpec, context: &PodSecurityCont
     let changes = context.fs_group_change_policy.as_deref();
     let field = format!("{path}.fsGroupChangePolicy");
     one_of_or_none(errors, &field, changes, &["Always", "OnRootMismatch"]);
-    seccomp(
+    container::seccomp(
         errors,
         context.seccomp_profile.as_ref(),
         &format!("{path}.seccompProfile"),
@@ -293,32 +293,6 @@ fn sysctl(errors: &mut Vec<Invalid>, sysctl: &Sysctl, path: &str) {
     {
         let detail = "must consist of letters, digits and punctuation that separates numbers";
         errors.push(Invalid::value(format!("{path}.value"), &sysctl.value, detail));
-    }
-}
-
-pub(super) fn seccomp(errors: &mut Vec<Invalid>, profile: Option<&SeccompProfile>, path: &str) {
-    let Some(profile) = profile else { return };
-    one_of(
-        errors,
-        &format!("{path}.type"),
-        Some(&profile.type_),
-        &["Localhost", "RuntimeDefault", "Unconfined"],
-    );
-    let field = format!("{path}.localhostProfile");
-    let file = profile.localhost_profile.as_deref();
-    match (profile.type_.as_str(), file) {
-        ("Localhost", None | Some("")) => {
-            errors.push(Invalid::required(field, "must be set when seccomp type is Localhost"));
-        }
-        ("Localhost", Some(file)) => volume::local_path(errors, &field, file),
-        (_, Some(file)) => {
-            errors.push(Invalid::value(
-                field,
-                file,
-                "can only be set when seccomp type is Localhost",
-            ));
-        }
-        (_, None) => {}
     }
 }
 

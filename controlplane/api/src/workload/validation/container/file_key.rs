@@ -4,8 +4,7 @@ use k8s_openapi::api::core::v1::{EnvVar, FileKeySelector, PodSpec};
 
 use crate::value::invalid::Invalid;
 use crate::value::names;
-use crate::workload::validation::pod_spec::volume::local_path;
-use crate::workload::validation::{each, required};
+use crate::workload::validation::{each, local_path, required};
 
 /// Maximum length of a key.
 const KEY: usize = 128;

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use crate::value::invalid::Invalid;
-use crate::workload::validation::pod_spec::volume::{local_path, no_backsteps};
-use crate::workload::validation::{one_of_or_none, required};
+use crate::workload::validation::{local_path, no_backsteps, one_of_or_none, required};
 
 /// Validates the mounts of a container for these volumes.
 pub(super) fn mounts(errors: &mut Vec<Invalid>, container: &Container, path: &str, volumes: &BTreeSet<&str>) {

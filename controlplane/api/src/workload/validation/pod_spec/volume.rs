@@ -14,7 +14,7 @@ use crate::value::names;
 use crate::value::quantity::Quantity;
 use crate::workload::validation::container::{field_ref, resource_ref};
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, one_of_or_none, required};
+use crate::workload::validation::{each, local_path, no_backsteps, one_of_or_none, required};
 
 /// Shortest lifetime of a projected token.
 const SHORTEST_TOKEN_SECONDS: i64 = 600;
@@ -252,25 +252,5 @@ fn mode(errors: &mut Vec<Invalid>, field: &str, mode: Option<i32>) {
             mode,
             "must be a number between 0 and 0777 (octal), both inclusive",
         ));
-    }
-}
-
-/// Validates a path below a volume's root.
-pub(in crate::workload::validation) fn local_path(errors: &mut Vec<Invalid>, field: &str, path: &str) {
-    if !required(errors, field, Some(path)) {
-        return;
-    }
-    if path.starts_with('/') {
-        errors.push(Invalid::value(field, path, "must be a relative path"));
-    }
-    no_backsteps(errors, field, path);
-    if path.starts_with("..") && !path.split('/').any(|part| part == "..") {
-        errors.push(Invalid::value(field, path, "must not start with '..'"));
-    }
-}
-
-pub(in crate::workload::validation) fn no_backsteps(errors: &mut Vec<Invalid>, field: &str, path: &str) {
-    if path.split('/').any(|part| part == "..") {
-        errors.push(Invalid::value(field, path, "must not contain '..'"));
     }
 }
