@@ -134,7 +134,6 @@ const MOST_MODULES: usize = 12;
 const WIDE_FOLDERS: &[(&str, &str)] = &[
     ("agent/runtime/src", "the interface and both implementations"),
     ("controlplane/api/src/kinds", "one kind each"),
-    ("controlplane/api/src/workload/pod", "one rule of pods each"),
     ("controlplane/schema/src", "parts of one schema"),
 ];
 

@@ -4,8 +4,8 @@ mod ending;
 mod reset;
 mod turn;
 
+use api::pod::as_container;
 use api::pod::ending::Group;
-use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::pod::action::{Action, Plan, Why};

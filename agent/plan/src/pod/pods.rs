@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use api::pod::as_container;
 use api::pod::ending;
 pub use api::pod::ending::Group;
-use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerStatus, EphemeralContainer, ImageVolumeSource, Pod, PodSpec, Volume,
 };

@@ -9,8 +9,7 @@ use super::persistent_volume_claim::{modes, storage, storage_class};
 use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
-use crate::workload::pod::defaults::{amounts, text};
-use crate::workload::pod::drivers as filled_in;
+use crate::workload::pod::defaults::{amounts, drivers as filled_in, text};
 use crate::workload::warnings;
 
 impl Kind for PersistentVolume {

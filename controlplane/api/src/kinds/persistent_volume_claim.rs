@@ -17,7 +17,7 @@ use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::quantity::Quantity as Amount;
-use crate::workload::pod::defaults::{amounts, text};
+use crate::workload::pod::defaults::{amounts, set_claim_defaults, text};
 use crate::workload::warnings;
 
 impl Kind for PersistentVolumeClaim {
@@ -77,7 +77,7 @@ impl Kind for PersistentVolumeClaim {
     ];
 
     fn set_defaults(&mut self) {
-        set_spec_defaults(self.spec.get_or_insert_default());
+        set_claim_defaults(self.spec.get_or_insert_default());
         let status = self.status.get_or_insert_default();
         text(&mut status.phase, "Pending");
         status.capacity.iter_mut().for_each(amounts);
@@ -143,15 +143,6 @@ impl Kind for PersistentVolumeClaim {
             }
         }
         errors
-    }
-}
-
-/// Sets defaults of a claim's spec at any path.
-pub(crate) fn set_spec_defaults(spec: &mut PersistentVolumeClaimSpec) {
-    spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
-    let resources = spec.resources.get_or_insert_default();
-    for list in [&mut resources.limits, &mut resources.requests].into_iter().flatten() {
-        amounts(list);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::strategy::scale;
 use crate::table::{Column, age_column, containers};
 use crate::value::invalid::Invalid;
 use crate::value::names;
-use crate::workload::pod::defaults::{set_template_defaults, text};
+use crate::workload::pod::defaults::{set_claim_defaults, set_template_defaults, text};
 use crate::workload::validation::workload::{keep_empty_selector, number_or_percent, selector_and_template};
 use crate::workload::validation::{counts, each, internal, non_empty, non_negative, one_of};
 use crate::workload::warnings;
@@ -186,7 +186,7 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
     text(&mut retention.when_scaled, "Retain");
     set_template_defaults(&mut spec.template);
     for claim in spec.volume_claim_templates.iter_mut().flatten() {
-        persistent_volume_claim::set_spec_defaults(claim.spec.get_or_insert_default());
+        set_claim_defaults(claim.spec.get_or_insert_default());
         text(&mut claim.status.get_or_insert_default().phase, "Pending");
     }
 }

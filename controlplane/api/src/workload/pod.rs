@@ -3,7 +3,6 @@
 pub mod affinity;
 pub(crate) mod apparmor;
 pub mod defaults;
-pub(crate) mod drivers;
 pub mod ending;
 pub mod ephemeral;
 pub(crate) mod label_keys;
@@ -16,7 +15,7 @@ mod unsupported;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodCondition, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::value::quantity::Quantity;
@@ -30,6 +29,70 @@ pub type Resources = BTreeMap<String, Quantity>;
 /// True if an init container is a sidecar: it keeps running beside the main containers.
 pub fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
+}
+
+/// Converts an ephemeral container to a regular one; the target container is dropped.
+pub fn as_container(own: &EphemeralContainer) -> Container {
+    let own = own.clone();
+    Container {
+        args: own.args,
+        command: own.command,
+        env: own.env,
+        env_from: own.env_from,
+        image: own.image,
+        image_pull_policy: own.image_pull_policy,
+        lifecycle: own.lifecycle,
+        liveness_probe: own.liveness_probe,
+        name: own.name,
+        ports: own.ports,
+        readiness_probe: own.readiness_probe,
+        resize_policy: own.resize_policy,
+        resources: own.resources,
+        restart_policy: own.restart_policy,
+        restart_policy_rules: own.restart_policy_rules,
+        security_context: own.security_context,
+        startup_probe: own.startup_probe,
+        stdin: own.stdin,
+        stdin_once: own.stdin_once,
+        termination_message_path: own.termination_message_path,
+        termination_message_policy: own.termination_message_policy,
+        tty: own.tty,
+        volume_devices: own.volume_devices,
+        volume_mounts: own.volume_mounts,
+        working_dir: own.working_dir,
+    }
+}
+
+/// Inverse of [`as_container`].
+pub fn from_container(container: Container, target: Option<String>) -> EphemeralContainer {
+    EphemeralContainer {
+        args: container.args,
+        command: container.command,
+        env: container.env,
+        env_from: container.env_from,
+        image: container.image,
+        image_pull_policy: container.image_pull_policy,
+        lifecycle: container.lifecycle,
+        liveness_probe: container.liveness_probe,
+        name: container.name,
+        ports: container.ports,
+        readiness_probe: container.readiness_probe,
+        resize_policy: container.resize_policy,
+        resources: container.resources,
+        restart_policy: container.restart_policy,
+        restart_policy_rules: container.restart_policy_rules,
+        security_context: container.security_context,
+        startup_probe: container.startup_probe,
+        stdin: container.stdin,
+        stdin_once: container.stdin_once,
+        target_container_name: target,
+        termination_message_path: container.termination_message_path,
+        termination_message_policy: container.termination_message_policy,
+        tty: container.tty,
+        volume_devices: container.volume_devices,
+        volume_mounts: container.volume_mounts,
+        working_dir: container.working_dir,
+    }
 }
 
 /// Effective requests of a pod: its pod-level requests, or the sum of its containers and sidecars,

@@ -8,8 +8,8 @@ mod unlocated;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use api::pod::as_container;
 use api::pod::ending::Group;
-use api::pod::ephemeral::as_container;
 use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -1,15 +1,17 @@
 //! Defaults of a pod's spec (`k8s.io/kubernetes/pkg/apis/core/v1/defaults.go`).
 
+pub(crate) mod drivers;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, DownwardAPIVolumeFile, EmptyDirVolumeSource, HTTPGetAction, LifecycleHandler,
-    ObjectFieldSelector, PodSpec, PodTemplateSpec, Probe, ResourceFieldSelector, ResourceRequirements, Volume,
+    ObjectFieldSelector, PersistentVolumeClaimSpec, PodSpec, PodTemplateSpec, Probe, ResourceFieldSelector,
+    ResourceRequirements, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::{drivers, ephemeral, level};
-use crate::kinds::persistent_volume_claim;
+use super::{as_container, from_container, level};
 use crate::value::quantity::{Quantity, canonicalize};
 
 /// Sets a text that is missing or empty.
@@ -83,10 +85,10 @@ fn set_spec_defaults(spec: &mut PodSpec) {
         self::container(container);
     }
     for own in spec.ephemeral_containers.iter_mut().flatten() {
-        let mut container = ephemeral::as_container(own);
+        let mut container = as_container(own);
         self::container(&mut container);
         drop_empty(&mut own.target_container_name);
-        *own = ephemeral::from_container(container, own.target_container_name.take());
+        *own = from_container(container, own.target_container_name.take());
     }
 }
 
@@ -252,6 +254,15 @@ fn resource_ref(selector: &mut ResourceFieldSelector) {
     canonicalize(selector.divisor.get_or_insert_with(|| Text("0".to_owned())));
 }
 
+/// Sets defaults of a claim's spec at any path.
+pub(crate) fn set_claim_defaults(spec: &mut PersistentVolumeClaimSpec) {
+    spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
+    let resources = spec.resources.get_or_insert_default();
+    for list in [&mut resources.limits, &mut resources.requests].into_iter().flatten() {
+        amounts(list);
+    }
+}
+
 /// Default file mode: 0644.
 const MODE: i32 = 0o644;
 
@@ -278,7 +289,7 @@ fn volume(volume: &mut Volume) {
         .and_then(|source| source.volume_claim_template.as_mut())
     {
         template.metadata.get_or_insert_default();
-        persistent_volume_claim::set_spec_defaults(&mut template.spec);
+        set_claim_defaults(&mut template.spec);
     }
     if let Some(source) = &mut volume.secret {
         source.default_mode.get_or_insert(MODE);

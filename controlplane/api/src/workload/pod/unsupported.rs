@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 
-use super::ephemeral::as_container;
+use super::as_container;
 use crate::value::invalid::Invalid;
 
 pub(super) const DETAIL: &str = "is not supported by this version of the node agent";

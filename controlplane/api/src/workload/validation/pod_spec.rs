@@ -14,7 +14,7 @@ use super::container::{self, Context, file_key};
 use super::{apparmor, each, id, metadata, one_of, one_of_or_none, required, resources};
 use crate::value::invalid::Invalid;
 use crate::value::names;
-use crate::workload::pod::ephemeral::as_container;
+use crate::workload::pod::as_container;
 
 /// Longest host name in the kernel.
 const LONGEST_HOSTNAME: usize = 64;

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{fraction, has_annotation, of_claim, of_term, of_terms, old_label, paths, pod_name, pods_name, ports};
-use crate::workload::pod::ephemeral;
+use crate::workload::pod::as_container;
 
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     (
@@ -109,12 +109,7 @@ fn of_spec(warnings: &mut Vec<String>, metadata: &ObjectMeta, spec: &PodSpec, at
         ("initContainers", spec.init_containers.as_ref()),
         ("containers", Some(&spec.containers)),
     ];
-    let others: Vec<Container> = spec
-        .ephemeral_containers
-        .iter()
-        .flatten()
-        .map(ephemeral::as_container)
-        .collect();
+    let others: Vec<Container> = spec.ephemeral_containers.iter().flatten().map(as_container).collect();
     let lists = lists.into_iter().chain([("ephemeralContainers", Some(&others))]);
     let mut all = Vec::new();
     let mut of_ports = Vec::new();

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
     RBDPersistentVolumeSource, RBDVolumeSource, ScaleIOPersistentVolumeSource, ScaleIOVolumeSource, Volume,
 };
 
-use super::defaults::text;
+use super::text;
 
 pub(super) fn of_pod(volume: &mut Volume) {
     if let Some(ISCSIVolumeSource { iscsi_interface, .. }) = &mut volume.iscsi {
