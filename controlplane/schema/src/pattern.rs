@@ -94,3 +94,14 @@ fn literal(out: &mut String, character: char) {
         out.push_str(&code);
     }
 }
+
+/// The beginning of `text` up to where `rest` begins.
+fn consumed<'a>(text: &'a str, rest: &str) -> &'a str {
+    text.get(..text.len().saturating_sub(rest.len())).unwrap_or(text)
+}
+
+/// The first character, and what follows.
+fn first(text: &str) -> Option<(char, &str)> {
+    let mut characters = text.chars();
+    Some((characters.next()?, characters.as_str()))
+}

@@ -1,10 +1,10 @@
-//! Classes of characters: `[a-z]`, `\d`, `\pL`, `[[:alpha:]]`.
+//! Classes of characters: `[a-z]`, `\d`, `\pL`, `[[:alpha:]]`; and characters behind a backslash.
 
 use regex::Regex;
 
-use super::parse::{BAD_ESCAPE, consumed, escaped, first};
-use super::{PatternError, literal};
+use super::{PatternError, consumed, first, literal};
 
+const BAD_ESCAPE: &str = "invalid escape sequence";
 const BAD_RANGE: &str = "invalid character class range";
 
 /// The class of a letter behind a backslash, in ASCII.
@@ -125,4 +125,71 @@ pub(super) fn unicode<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Pa
     }
     out.push_str(&class);
     Ok(rest)
+}
+
+/// A character behind a backslash.
+pub(super) fn escaped(text: &str) -> Result<(char, &str), PatternError> {
+    let bad = |rest: &str| PatternError::new(BAD_ESCAPE, consumed(text, rest));
+    let rest = text.get(1..).unwrap_or_default();
+    let Some((character, rest)) = first(rest) else {
+        return Err(PatternError::new("trailing backslash at end of expression", ""));
+    };
+    let code = match character {
+        '0'..='7' => {
+            if character != '0' && !rest.starts_with(|next| ('0'..='7').contains(&next)) {
+                return Err(bad(rest));
+            }
+            return octal(character, rest).ok_or_else(|| bad(rest));
+        }
+        'x' => return hexadecimal(rest).map_err(bad),
+        'a' => '\x07',
+        'f' => '\x0c',
+        'n' => '\n',
+        'r' => '\r',
+        't' => '\t',
+        'v' => '\x0b',
+        other if other.is_ascii() && !other.is_ascii_alphanumeric() => other,
+        _ => return Err(bad(rest)),
+    };
+    Ok((code, rest))
+}
+
+/// At most three digits.
+fn octal(digit: char, mut rest: &str) -> Option<(char, &str)> {
+    let mut code = digit.to_digit(8)?;
+    for _ in 0..2 {
+        let Some((next, after)) = first(rest) else { break };
+        let Some(digit) = next.to_digit(8) else { break };
+        code = code * 8 + digit;
+        rest = after;
+    }
+    Some((char::from_u32(code)?, rest))
+}
+
+/// Two digits, or any number in braces. The error is what is left where it goes wrong.
+fn hexadecimal(text: &str) -> Result<(char, &str), &str> {
+    let (digits, rest) = if let Some(braced) = text.strip_prefix('{') {
+        let rest = braced.trim_start_matches(|character: char| character.is_ascii_hexdigit());
+        let digits = consumed(braced, rest);
+        let Some((next, after)) = first(rest) else {
+            return Err(rest);
+        };
+        if next != '}' || digits.is_empty() {
+            return Err(after);
+        }
+        (digits, after)
+    } else {
+        let Some((one, after)) = first(text) else {
+            return Err(text);
+        };
+        let Some((other, rest)) = first(after) else {
+            return Err(after);
+        };
+        if !one.is_ascii_hexdigit() || !other.is_ascii_hexdigit() {
+            return Err(rest);
+        }
+        (consumed(text, rest), rest)
+    };
+    let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
+    Ok((code.ok_or(rest)?, rest))
 }

@@ -1,12 +1,11 @@
 //! Outside of classes: groups, flags, repetitions, escapes.
 
-use super::{PatternError, class, literal};
+use super::{PatternError, class, consumed, first, literal};
 
 const MISSING_ARGUMENT: &str = "missing argument to repetition operator";
 const BAD_REPEAT_SIZE: &str = "invalid repeat count";
 const BAD_PERL: &str = "invalid or unsupported Perl syntax";
 const BAD_CAPTURE: &str = "invalid named capture";
-pub(super) const BAD_ESCAPE: &str = "invalid escape sequence";
 
 /// The most that a repetition, and those in it together, may repeat.
 const MAX_REPEAT: u64 = 1000;
@@ -48,17 +47,6 @@ struct Parser<'a> {
     group: Group,
     /// Rest of the text at the repetition that has just been read.
     last_repeat: Option<&'a str>,
-}
-
-/// The beginning of `text` up to where `rest` begins.
-pub(super) fn consumed<'a>(text: &'a str, rest: &str) -> &'a str {
-    text.get(..text.len().saturating_sub(rest.len())).unwrap_or(text)
-}
-
-/// The first character, and what follows.
-pub(super) fn first(text: &str) -> Option<(char, &str)> {
-    let mut characters = text.chars();
-    Some((characters.next()?, characters.as_str()))
 }
 
 impl<'a> Parser<'a> {
@@ -221,7 +209,7 @@ impl<'a> Parser<'a> {
             self.rest = class::unicode(before, &mut self.out)?;
             self.term(1);
         } else {
-            let (character, after) = escaped(before)?;
+            let (character, after) = class::escaped(before)?;
             self.rest = after;
             self.literal(character);
         }
@@ -250,71 +238,4 @@ fn number(text: &str) -> Option<(u64, &str)> {
         return None;
     }
     Some((digits.parse().unwrap_or(u64::MAX), rest))
-}
-
-/// A character behind a backslash.
-pub(super) fn escaped(text: &str) -> Result<(char, &str), PatternError> {
-    let bad = |rest: &str| PatternError::new(BAD_ESCAPE, consumed(text, rest));
-    let rest = text.get(1..).unwrap_or_default();
-    let Some((character, rest)) = first(rest) else {
-        return Err(PatternError::new("trailing backslash at end of expression", ""));
-    };
-    let code = match character {
-        '0'..='7' => {
-            if character != '0' && !rest.starts_with(|next| ('0'..='7').contains(&next)) {
-                return Err(bad(rest));
-            }
-            return octal(character, rest).ok_or_else(|| bad(rest));
-        }
-        'x' => return hexadecimal(rest).map_err(bad),
-        'a' => '\x07',
-        'f' => '\x0c',
-        'n' => '\n',
-        'r' => '\r',
-        't' => '\t',
-        'v' => '\x0b',
-        other if other.is_ascii() && !other.is_ascii_alphanumeric() => other,
-        _ => return Err(bad(rest)),
-    };
-    Ok((code, rest))
-}
-
-/// At most three digits.
-fn octal(digit: char, mut rest: &str) -> Option<(char, &str)> {
-    let mut code = digit.to_digit(8)?;
-    for _ in 0..2 {
-        let Some((next, after)) = first(rest) else { break };
-        let Some(digit) = next.to_digit(8) else { break };
-        code = code * 8 + digit;
-        rest = after;
-    }
-    Some((char::from_u32(code)?, rest))
-}
-
-/// Two digits, or any number in braces. The error is what is left where it goes wrong.
-fn hexadecimal(text: &str) -> Result<(char, &str), &str> {
-    let (digits, rest) = if let Some(braced) = text.strip_prefix('{') {
-        let rest = braced.trim_start_matches(|character: char| character.is_ascii_hexdigit());
-        let digits = consumed(braced, rest);
-        let Some((next, after)) = first(rest) else {
-            return Err(rest);
-        };
-        if next != '}' || digits.is_empty() {
-            return Err(after);
-        }
-        (digits, after)
-    } else {
-        let Some((one, after)) = first(text) else {
-            return Err(text);
-        };
-        let Some((other, rest)) = first(after) else {
-            return Err(after);
-        };
-        if !one.is_ascii_hexdigit() || !other.is_ascii_hexdigit() {
-            return Err(rest);
-        }
-        (consumed(text, rest), rest)
-    };
-    let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
-    Ok((code.ok_or(rest)?, rest))
 }
