@@ -5,9 +5,7 @@ mod build;
 
 use serde_json::Value;
 
-use crate::path::Path;
 use crate::pattern::LazyPattern;
-use crate::{Invalid, list_type, metadata, validate};
 
 pub use build::NotStructural;
 
@@ -161,62 +159,6 @@ impl Structural {
     /// The schema of the whole object.
     pub fn root(&self) -> &Node {
         &self.root
-    }
-
-    /// Removes unknown fields, except for `apiVersion`, `kind` and `metadata`. Returns their paths,
-    /// as `spec.foo[0].bar`, sorted.
-    pub fn prune(&self, object: &mut Value) -> Vec<String> {
-        crate::prune::object(&self.root, object)
-    }
-
-    /// Removes null fields that are neither nullable nor have a default.
-    pub fn drop_nulls(&self, object: &mut Value) {
-        crate::null::drop_nulls(&self.root, object);
-    }
-
-    /// Converts an object from a request or the store to this schema: prunes it, removes nulls, and
-    /// drops unknown metadata of embedded objects. The object's own metadata is left to the caller.
-    /// Returns the paths of the removed fields.
-    ///
-    /// # Errors
-    /// Metadata of an embedded object has a field of a wrong type.
-    pub fn decode(&self, object: &mut Value) -> Result<Vec<String>, Invalid> {
-        let mut unknown = self.prune(object);
-        self.drop_nulls(object);
-        metadata::coerce(&self.root, object, &Path::ROOT, false, &mut unknown)?;
-        Ok(unknown)
-    }
-
-    /// Validates an object, apart from its metadata and CEL rules. Errors in values that were
-    /// invalid before and have not changed are ignored (`pkg/registry/customresource/strategy.go`).
-    pub fn validate(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
-        let mut found = validate::check(&self.root, new, old, &Path::ROOT);
-        metadata::check(&self.root, new, &Path::ROOT, false, &mut found);
-        found.extend(self.validate_lists(new, old));
-        found
-    }
-
-    /// Like [`Self::validate`], for a change of the status alone (`status_strategy.go` beside it).
-    pub fn validate_status(&self, new: &Value, old: &Value) -> Vec<Invalid> {
-        let mut found = Vec::new();
-        if let (Some(node), Some(status)) = (self.root.property("status"), new.get("status")) {
-            found = validate::check(node, status, old.get("status"), &Path::given("status"));
-        }
-        found.extend(self.validate_lists(new, Some(old)));
-        found
-    }
-
-    fn validate_lists(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
-        let found = list_type::check(&self.root, new);
-        if found.is_empty() || old.is_none_or(|old| list_type::check(&self.root, old).is_empty()) {
-            return found;
-        }
-        Vec::new()
-    }
-
-    /// Sets defaults of missing fields.
-    pub fn apply_defaults(&self, object: &mut Value) {
-        crate::null::apply_defaults(&self.root, object);
     }
 }
 
