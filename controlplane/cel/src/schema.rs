@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::syntax::RESERVED;
-use crate::types::Type;
 
 /// Schema of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,23 +146,6 @@ impl Schema {
             self.max = max;
         }
         self
-    }
-
-    /// The CEL type of the schema.
-    pub fn as_type(&self) -> Type {
-        match &self.shape {
-            Shape::Object(object) => Type::Object(Arc::clone(object)),
-            Shape::Map(values) => Type::map(Type::String, values.as_type()),
-            Shape::List { items, .. } => Type::list(items.as_type()),
-            Shape::String(Format::Text) => Type::String,
-            Shape::String(Format::Bytes) => Type::Bytes,
-            Shape::String(Format::Date | Format::DateTime) => Type::Timestamp,
-            Shape::String(Format::Duration) => Type::Duration,
-            Shape::Int => Type::Int,
-            Shape::Double => Type::Double,
-            Shape::Bool => Type::Bool,
-            Shape::IntOrString | Shape::Dyn => Type::Dyn,
-        }
     }
 }
 

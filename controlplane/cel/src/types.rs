@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::schema::ObjectSchema;
+use crate::schema::{Format, ObjectSchema, Schema, Shape};
 
 /// A type.
 #[derive(Clone, Debug)]
@@ -118,6 +118,25 @@ impl fmt::Display for Type {
             Self::Opaque(name) => out.write_str(name),
             Self::Param(name) => write!(out, "{name}"),
             Self::Var(number) => write!(out, "_var{number}"),
+        }
+    }
+}
+
+impl Schema {
+    /// The CEL type of the schema.
+    pub fn as_type(&self) -> Type {
+        match &self.shape {
+            Shape::Object(object) => Type::Object(Arc::clone(object)),
+            Shape::Map(values) => Type::map(Type::String, values.as_type()),
+            Shape::List { items, .. } => Type::list(items.as_type()),
+            Shape::String(Format::Text) => Type::String,
+            Shape::String(Format::Bytes) => Type::Bytes,
+            Shape::String(Format::Date | Format::DateTime) => Type::Timestamp,
+            Shape::String(Format::Duration) => Type::Duration,
+            Shape::Int => Type::Int,
+            Shape::Double => Type::Double,
+            Shape::Bool => Type::Bool,
+            Shape::IntOrString | Shape::Dyn => Type::Dyn,
         }
     }
 }
