@@ -6,10 +6,9 @@ mod declarations;
 use std::collections::BTreeMap;
 
 use crate::functions;
-use crate::program::Environment;
 use crate::syntax::Issue;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
-use crate::types::Type;
+use crate::types::{Environment, Type};
 use crate::value::object;
 use crate::value::{Text, Value};
 use assign::{Substitutions, most_general};

@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use crate::cost::actual::{self, LIST_COST, MAP_COST, STRUCT_COST};
 use crate::functions::{Context, add};
-use crate::program::Bindings;
 use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Entry, Expr, Initializer, Kind};
 use crate::value::json::{Map, bounded};
 use crate::value::object::Object;
-use crate::value::{Entries, Error, Key, Value};
+use crate::value::{Bindings, Entries, Error, Key, Value};
 
 /// Rounds between two checks for an interruption (`CheckFrequency` of `pkg/apis/cel/config.go`).
 const CHECK_FREQUENCY: u64 = 100;

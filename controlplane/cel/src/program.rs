@@ -15,8 +15,8 @@ use crate::lint::lint;
 use crate::schema::Schema;
 use crate::syntax::ast::Expr;
 use crate::syntax::{Issue, parse};
-use crate::types::Type;
-use crate::value::{Error, Value};
+use crate::types::{Environment, Type};
+use crate::value::{Bindings, Error, Value};
 
 /// Cost limit of one evaluation (`k8s.io/apiserver/pkg/apis/cel/config.go`).
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
@@ -25,14 +25,6 @@ pub const PER_CALL_LIMIT: u64 = 1_000_000;
 const SHALLOW: usize = 24;
 /// Stack size for deeper trees: the deepest has a thousand levels.
 const DEEP_STACK: usize = 64 * 1024 * 1024;
-
-/// Variables for expressions.
-#[derive(Clone, Debug, Default)]
-pub struct Environment {
-    pub(crate) variables: BTreeMap<String, Type>,
-    /// True if expressions may construct patch objects.
-    pub(crate) makes_patches: bool,
-}
 
 /// Compile error of an expression, as upstream displays it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,31 +55,6 @@ impl From<Issue> for Fault {
     }
 }
 
-/// Values of variables.
-pub trait Bindings<'a>: Sync {
-    /// The value of a variable, if it exists.
-    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
-
-    /// True if the value is no longer needed: the evaluation ends soon.
-    fn is_interrupted(&self) -> bool {
-        false
-    }
-}
-
-impl<'a> Bindings<'a> for [(&str, Value<'a>)] {
-    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
-        self.iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| Ok(value.clone()))
-    }
-}
-
-impl<'a, const N: usize> Bindings<'a> for [(&str, Value<'a>); N] {
-    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
-        Bindings::get(self.as_slice(), name)
-    }
-}
-
 /// A compiled expression: parsed and checked.
 #[derive(Debug)]
 pub struct Program {
@@ -97,20 +64,6 @@ pub struct Program {
 }
 
 impl Environment {
-    /// The environment with one more variable.
-    #[must_use]
-    pub fn with(mut self, name: impl Into<String>, of: Type) -> Self {
-        self.variables.insert(name.into(), of);
-        self
-    }
-
-    /// The environment with the types `Object` and `JSONPatch`, which expressions may construct.
-    #[must_use]
-    pub fn with_patches(mut self) -> Self {
-        self.makes_patches = true;
-        self
-    }
-
     /// Compiles an expression.
     pub fn compile(&self, text: &str) -> Result<Program, CompileError> {
         let compiled = catch_unwind(AssertUnwindSafe(|| -> Result<Program, Fault> {

@@ -1,5 +1,6 @@
 //! Types of expressions and their names (`cel-go/checker/format.go`).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -138,5 +139,29 @@ impl Schema {
             Shape::Bool => Type::Bool,
             Shape::IntOrString | Shape::Dyn => Type::Dyn,
         }
+    }
+}
+
+/// Variables for expressions.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    pub(crate) variables: BTreeMap<String, Type>,
+    /// True if expressions may construct patch objects.
+    pub(crate) makes_patches: bool,
+}
+
+impl Environment {
+    /// The environment with one more variable.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, of: Type) -> Self {
+        self.variables.insert(name.into(), of);
+        self
+    }
+
+    /// The environment with the types `Object` and `JSONPatch`, which expressions may construct.
+    #[must_use]
+    pub fn with_patches(mut self) -> Self {
+        self.makes_patches = true;
+        self
     }
 }

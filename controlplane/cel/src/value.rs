@@ -317,6 +317,31 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Values of variables.
+pub trait Bindings<'a>: Sync {
+    /// The value of a variable, if it exists.
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
+
+    /// True if the value is no longer needed: the evaluation ends soon.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
+}
+
+impl<'a> Bindings<'a> for [(&str, Value<'a>)] {
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        self.iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| Ok(value.clone()))
+    }
+}
+
+impl<'a, const N: usize> Bindings<'a> for [(&str, Value<'a>); N] {
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        Bindings::get(self.as_slice(), name)
+    }
+}
+
 /// The integer that equals a floating-point number, if any.
 pub(crate) fn whole(value: f64) -> Option<i64> {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
