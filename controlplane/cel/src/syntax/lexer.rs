@@ -1,6 +1,6 @@
 //! Lexer (`cel-go/parser/gen/CEL.g4`).
 
-use super::parser::Issue;
+use super::Issue;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token<'t> {

@@ -1,9 +1,11 @@
 //! Parser by precedence. The depth is checked while the tree is built, so that neither this parser
 //! nor any later traversal of the tree can overflow the stack.
 
+mod macros;
+
 use super::ast::{Call, Entry, Expr, Initializer, Kind};
 use super::lexer::{RESERVED, Token, tokens};
-use super::{literal, macros};
+use super::{Issue, literal};
 use crate::value::Value;
 
 /// Deepest tree before macro expansion (`cel-go/parser/options.go`).
@@ -12,23 +14,6 @@ const MAX_DEPTH: usize = 250;
 const MAX_EXPANDED_DEPTH: usize = 1_000;
 /// Longest text (`cel-go/parser/options.go`).
 const MAX_CODE_POINTS: usize = 100_000;
-
-/// An error at an offset of the text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Issue {
-    /// Offset in bytes.
-    pub(crate) at: usize,
-    pub(crate) message: String,
-}
-
-impl Issue {
-    pub(crate) fn internal() -> Self {
-        Self {
-            at: 0,
-            message: "internal error".to_owned(),
-        }
-    }
-}
 
 const EXPECTED: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
@@ -58,7 +43,7 @@ pub(crate) fn parse(text: &str) -> Result<(Expr, usize), Issue> {
     }
 }
 
-pub(super) struct Parser<'t> {
+struct Parser<'t> {
     tokens: Vec<(usize, Token<'t>)>,
     position: usize,
     level: usize,
@@ -107,12 +92,12 @@ impl<'t> Parser<'t> {
     }
 
     /// A new node; fails if the tree of `kind` is too deep.
-    pub(super) fn node(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
+    fn node(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
         self.bounded(at, kind, MAX_DEPTH)
     }
 
     /// A new node of a macro expansion.
-    pub(super) fn expanded(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
+    fn expanded(&mut self, at: usize, kind: Kind) -> Result<Expr, Issue> {
         self.bounded(at, kind, MAX_EXPANDED_DEPTH)
     }
 
@@ -138,7 +123,7 @@ impl<'t> Parser<'t> {
         })
     }
 
-    pub(super) fn call(&mut self, at: usize, function: &str, args: Vec<Expr>) -> Result<Expr, Issue> {
+    fn call(&mut self, at: usize, function: &str, args: Vec<Expr>) -> Result<Expr, Issue> {
         let call = Call {
             function: function.to_owned(),
             target: None,

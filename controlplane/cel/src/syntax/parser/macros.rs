@@ -2,8 +2,9 @@
 //! those for optionals (`cel-go/parser/macro.go`, `cel-go/ext/comprehensions.go`,
 //! `cel-go/ext/lists.go`, `cel-go/cel/library.go`).
 
-use super::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Expr, Kind};
-use super::parser::{Issue, Parser};
+use super::Parser;
+use crate::syntax::Issue;
+use crate::syntax::ast::{ACCUMULATOR, Bind, Binding, Call, Comprehension, Expr, Kind};
 use crate::value::Value;
 
 /// A call of a global function, or the expansion of `has`.
