@@ -442,5 +442,15 @@ impl Ord for Key<'_> {
     }
 }
 
+/// A key as shown in errors.
+pub(crate) fn shown(key: &Key<'_>) -> String {
+    match key {
+        Key::Bool(value) => value.to_string(),
+        Key::Int(value) => value.to_string(),
+        Key::Uint(value) => value.to_string(),
+        Key::String(text) => (**text).to_owned(),
+    }
+}
+
 /// Entries of a map that an expression constructed.
 pub(crate) type Entries<'a> = BTreeMap<Key<'a>, Value<'a>>;

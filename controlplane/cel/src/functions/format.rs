@@ -3,9 +3,8 @@
 use super::Context;
 use super::standard::{go_double, stringified};
 use crate::types::Type;
-use crate::value::json::shown;
 use crate::value::time::duration_text;
-use crate::value::{Error, Key, Value};
+use crate::value::{Error, Key, Value, shown};
 
 /// Most digits after the point: Go's formatter supports no more, and no number has them.
 const MAX_PRECISION: usize = 1_000;

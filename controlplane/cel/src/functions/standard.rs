@@ -6,9 +6,8 @@ use api::duration;
 use jiff::Zoned;
 
 use super::{Context, Function};
-use crate::value::json::shown;
 use crate::value::time::{Timestamp, duration_text};
-use crate::value::{Error, Text, Value};
+use crate::value::{Error, Text, Value, shown};
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {

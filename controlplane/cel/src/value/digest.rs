@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::Value;
-use super::json::shown;
+use super::{Value, shown};
 
 /// Largest integer up to which all integers have exact floating-point representations.
 const EXACT: i64 = 1 << 53;

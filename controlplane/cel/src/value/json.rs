@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 pub use view::view;
 
 use super::digest::{Places, pair};
-use super::{Entries, Error, Key, Text, Value};
+use super::{Entries, Error, Key, Text, Value, shown};
 use crate::schema::{ListKind, ObjectSchema, Schema, escape};
 
 type JsonMap = serde_json::Map<String, Json>;
@@ -406,15 +406,5 @@ impl<'a> Map<'a> {
         }
         Arc::make_mut(&mut entries).insert(key, value);
         Ok(Self(Form::Made(entries, all)))
-    }
-}
-
-/// A key as shown in errors.
-pub(crate) fn shown(key: &Key<'_>) -> String {
-    match key {
-        Key::Bool(value) => value.to_string(),
-        Key::Int(value) => value.to_string(),
-        Key::Uint(value) => value.to_string(),
-        Key::String(text) => (**text).to_owned(),
     }
 }

@@ -8,8 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
-use super::json::shown;
-use super::{Error, Value};
+use super::{Error, Value, shown};
 use crate::types::Type;
 
 /// Deepest nesting of an object that is converted to JSON.
