@@ -19,12 +19,6 @@ use std::sync::Arc;
 
 use ::regex::Regex;
 
-pub use authorizer::{Authorizer, Check, Decision, Question};
-pub use names::NamedFormat;
-pub use net::Cidr;
-pub use semver::Semver;
-pub use url::Url;
-
 pub(crate) use format::check_literal as check_format;
 pub(crate) use lists::sum_of;
 pub(crate) use names::all as format_names;

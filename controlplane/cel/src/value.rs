@@ -4,6 +4,7 @@
 mod digest;
 pub(crate) mod json;
 pub(crate) mod object;
+pub(crate) mod opaque;
 pub(crate) mod time;
 
 use std::borrow::Cow;
@@ -14,10 +15,10 @@ use std::sync::Arc;
 
 use api::quantity::Quantity;
 
-use crate::functions::{Check, Cidr, NamedFormat, Semver, Url};
 use crate::types::Type;
 use json::{List, Map};
 use object::Object;
+use opaque::{Check, Cidr, NamedFormat, Semver, Url};
 use time::Timestamp;
 
 /// A failed evaluation.

@@ -1,106 +1,12 @@
 //! Authorization checks (`k8s.io/apiserver/pkg/cel/library/authz.go`).
 
-use std::fmt;
 use std::sync::Arc;
 
 use api::names;
 
 use super::Function;
+use crate::value::opaque::{Check, Decision, Form, Question, Stage};
 use crate::value::{Error, Value};
-
-/// Authorizer of requests.
-pub trait Authorizer: Sync {
-    /// Decides for the user of the request, or for the service account in the question.
-    fn authorize(&self, question: &Question) -> Decision;
-}
-
-/// Attributes of an authorization check.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Question {
-    /// Namespace and name of a service account; `None` for the user of the request.
-    pub service_account: Option<(String, String)>,
-    /// Non-resource path.
-    pub path: Option<String>,
-    /// The verb.
-    pub verb: String,
-    /// The API group.
-    pub group: String,
-    /// The resource.
-    pub resource: String,
-    /// The subresource.
-    pub subresource: String,
-    /// The namespace.
-    pub namespace: String,
-    /// Name of the object.
-    pub name: String,
-    /// Field selector.
-    pub field_selector: String,
-    /// Label selector.
-    pub label_selector: String,
-}
-
-/// Decision of the authorizer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
-    /// The request is allowed.
-    pub allowed: bool,
-    /// Reason of the decision.
-    pub reason: String,
-    /// Error of the authorizer.
-    pub error: Option<String>,
-}
-
-/// Stage of building a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Authorizer,
-    Path,
-    Group,
-    Resource,
-}
-
-/// A check that is being built, or its decision.
-#[derive(Clone)]
-pub struct Check<'a>(Form<'a>);
-
-#[derive(Clone)]
-#[allow(clippy::large_enum_variant, reason = "each one stands behind an `Arc` of its own")]
-enum Form<'a> {
-    Question(&'a dyn Authorizer, Stage, Question),
-    Answer(Decision),
-}
-
-impl fmt::Debug for Check<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.type_name())
-    }
-}
-
-impl<'a> Check<'a> {
-    /// The variable `authorizer`.
-    pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
-        Value::Check(Arc::new(Self(Form::Question(
-            authorizer,
-            Stage::Authorizer,
-            Question::default(),
-        ))))
-    }
-
-    /// The variable `authorizer.requestResource`.
-    pub fn resource(authorizer: &'a dyn Authorizer, question: Question) -> Value<'a> {
-        Value::Check(Arc::new(Self(Form::Question(authorizer, Stage::Resource, question))))
-    }
-
-    pub(crate) fn type_name(&self) -> &'static str {
-        match &self.0 {
-            Form::Question(_, Stage::Authorizer, _) => "kubernetes.authorization.Authorizer",
-            Form::Question(_, Stage::Path, _) => "kubernetes.authorization.PathCheck",
-            Form::Question(_, Stage::Group, _) => "kubernetes.authorization.GroupCheck",
-            Form::Question(_, Stage::Resource, _) => "kubernetes.authorization.ResourceCheck",
-            Form::Answer(_) => "kubernetes.authorization.Decision",
-        }
-    }
-}
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {

@@ -5,19 +5,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::standard::one;
-use super::url::Url;
 use super::{Context, Function};
+use crate::value::opaque::{NamedFormat, Url};
 use crate::value::time::Timestamp;
 use crate::value::{Error, Value};
-
-/// A format and its check.
-#[derive(Debug)]
-pub struct NamedFormat {
-    pub(crate) name: &'static str,
-    /// Length of upstream's pattern, which determines the cost.
-    pub(crate) pattern: u64,
-    check: fn(&str) -> Vec<String>,
-}
 
 const LABEL_1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
                           alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', \

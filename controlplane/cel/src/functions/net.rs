@@ -1,24 +1,11 @@
 //! IP addresses and CIDRs (`k8s.io/apiserver/pkg/cel/library/ip.go` and `cidr.go`).
 
-use std::fmt;
 use std::net::IpAddr;
 
 use super::Function;
 use super::standard::one;
+use crate::value::opaque::Cidr;
 use crate::value::{Error, Value};
-
-/// A CIDR with any address in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    pub(crate) address: IpAddr,
-    pub(crate) length: u8,
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.address, self.length)
-    }
-}
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {

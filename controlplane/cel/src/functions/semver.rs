@@ -1,17 +1,10 @@
 //! Semantic versions (`k8s.io/apiserver/pkg/cel/library/semverlib.go`, `github.com/blang/semver/v4`).
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::Function;
+use crate::value::opaque::Semver;
 use crate::value::{Error, Value};
-
-/// A semantic version; build metadata does not affect the order.
-#[derive(Debug)]
-pub struct Semver {
-    numbers: [u64; 3],
-    pre: Vec<String>,
-}
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
@@ -113,33 +106,6 @@ impl Semver {
             }
         }
         Ok(Self { numbers, pre: parts })
-    }
-
-    pub(crate) fn cmp(&self, other: &Self) -> Ordering {
-        self.numbers
-            .cmp(&other.numbers)
-            .then_with(|| match (self.pre.is_empty(), other.pre.is_empty()) {
-                (true, true) => Ordering::Equal,
-                (true, false) => Ordering::Greater,
-                (false, true) => Ordering::Less,
-                (false, false) => self
-                    .pre
-                    .iter()
-                    .zip(&other.pre)
-                    .map(|(left, right)| part(left, right))
-                    .find(|order| order.is_ne())
-                    .unwrap_or_else(|| self.pre.len().cmp(&other.pre.len())),
-            })
-    }
-}
-
-fn part(left: &str, right: &str) -> Ordering {
-    let numeric = |text: &str| text.chars().all(|c| c.is_ascii_digit());
-    match (numeric(left), numeric(right)) {
-        (true, true) => left.len().cmp(&right.len()).then_with(|| left.cmp(right)),
-        (true, false) => Ordering::Less,
-        (false, true) => Ordering::Greater,
-        (false, false) => left.cmp(right),
     }
 }
 

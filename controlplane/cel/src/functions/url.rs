@@ -6,17 +6,8 @@ use std::sync::Arc;
 use super::standard::one;
 use super::{Context, Function};
 use crate::value::json::Map;
+use crate::value::opaque::Url;
 use crate::value::{Entries, Error, Key, Text, Value};
-
-/// A parsed URL.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Url {
-    pub(crate) text: String,
-    scheme: String,
-    host: String,
-    path: String,
-    query: String,
-}
 
 pub(super) fn find(name: &str) -> Option<Function> {
     Some(match name {
