@@ -39,14 +39,15 @@ mod write;
 
 pub use backend::{
     Backend, BackendError, Cell, Change, CopyError, Followed, History, Limits, Loaded, Lock, Measure, Measures, Memory,
-    Newest, Operation, Peers, Record, Sql, SqlError, Sqlite, Wake, check_copy, copy, outdate,
+    Moment, Newest, Operation, Past, PastError, Peers, Record, Since, Sql, SqlError, Sqlite, Wake, check_copy, copy,
+    outdate,
 };
 pub use object::entry::{Attributes, Entry, Event, EventKind, Fields, Labels, List, Version};
 pub use object::key::{InvalidKey, Key, Prefix};
 pub use object::value::{InvalidValue, Value};
 pub use options::{Kept, OpenError, Options};
 pub use read::fresh::FreshError;
-pub use read::past::{At, Moment, Past, PastError, PastList, Since};
+pub use read::past::{At, PastList};
 pub use read::watch::{Watch, WatchError};
 pub use store::{ListAt, ListError, Store};
 pub use write::{Class, CommitError, Condition, Guard, Seen, Write};

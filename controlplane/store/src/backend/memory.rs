@@ -5,8 +5,9 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::{Backend, BackendError, Change, History, Loaded, Operation, Record};
-use crate::read::past::{MOST_BYTES, Moment, Past, PastError, Since};
+use super::{
+    Backend, BackendError, Change, History, Loaded, MOST_BYTES, Moment, Operation, Past, PastError, Record, Since,
+};
 use crate::{Key, Prefix};
 
 /// A backend without a disk.

@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::read::past::{Moment, Past, PastError, Since};
 use crate::{Key, Prefix};
 
 pub use memory::Memory;
 pub use sqlite::{Cell, CopyError, Lock, Measure, Measures, Sql, SqlError, Sqlite, check_copy, copy, outdate};
+
+/// Most bytes of objects that one read of the past may return.
+pub(crate) const MOST_BYTES: usize = 32 << 20;
 
 /// Operation of a ledger row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -229,6 +231,81 @@ pub trait History: Send + Sync {
     /// The floor when changes were last read, if other processes raise it too.
     fn floor(&self) -> u64 {
         0
+    }
+}
+
+/// A point of the past by both of its measures: the last revision and the time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// The newest revision.
+    pub revision: u64,
+    /// Milliseconds since 1970.
+    pub time: u64,
+}
+
+/// Start of the known past.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Since {
+    /// Everything that existed at this revision and later is known.
+    pub revision: u64,
+    /// Everything that existed at this time and later is known; milliseconds since 1970.
+    pub time: u64,
+}
+
+impl Since {
+    pub(crate) fn includes(self, moment: Moment) -> bool {
+        moment.revision >= self.revision && moment.time >= self.time
+    }
+}
+
+/// A version of an object, with the time in which it was the newest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Past {
+    /// Revision that wrote it.
+    pub revision: u64,
+    /// Time of the write in milliseconds since 1970; 0 if it was not recorded.
+    pub began: u64,
+    /// Revision that superseded it; `None` for the current version.
+    pub until: Option<u64>,
+    /// Time of that revision; 0 for the current version, or if it was not recorded.
+    pub ended: u64,
+    /// True if it was superseded by the object's deletion.
+    pub deleted: bool,
+    /// The complete JSON.
+    pub bytes: Bytes,
+}
+
+/// Reason why the past cannot be read.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum PastError {
+    /// The requested point is compacted, or lies before the archive began.
+    #[error("the past before revision {} is no longer known", since.revision)]
+    Before {
+        /// Start of the known past.
+        since: Since,
+    },
+    /// The revision is in the future.
+    #[error("revision {revision} has not been reached; the newest is {newest}")]
+    Future {
+        /// The requested revision.
+        revision: u64,
+        /// The newest revision.
+        newest: u64,
+    },
+    /// The resource keeps no history.
+    #[error("the past of this resource is not kept")]
+    NotKept,
+    /// The result is larger than the limit.
+    #[error("more than {MOST_BYTES} bytes of objects were there")]
+    TooLarge,
+    /// The ledger or the archive could not be read.
+    #[error("read the past")]
+    Failed(#[source] Arc<BackendError>),
+}
+
+impl From<BackendError> for PastError {
+    fn from(error: BackendError) -> Self {
+        Self::Failed(Arc::new(error))
     }
 }
 

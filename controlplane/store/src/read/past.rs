@@ -11,10 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::object::entry::Entry;
-use crate::{Attributes, BackendError, Class, Key, Prefix, Store};
-
-/// Most bytes of objects that one read of the past may return.
-pub(crate) const MOST_BYTES: usize = 32 << 20;
+use crate::{Attributes, BackendError, Class, Key, Moment, Past, PastError, Prefix, Since, Store};
 
 /// A point in the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,30 +20,6 @@ pub enum At {
     Revision(u64),
     /// A time, in milliseconds since 1970.
     Time(u64),
-}
-
-/// A point of the past by both of its measures: the last revision and the time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
-    /// The newest revision.
-    pub revision: u64,
-    /// Milliseconds since 1970.
-    pub time: u64,
-}
-
-/// Start of the known past.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Since {
-    /// Everything that existed at this revision and later is known.
-    pub revision: u64,
-    /// Everything that existed at this time and later is known; milliseconds since 1970.
-    pub time: u64,
-}
-
-impl Since {
-    fn includes(self, moment: Moment) -> bool {
-        moment.revision >= self.revision && moment.time >= self.time
-    }
 }
 
 /// Objects at a point of the past.
@@ -59,57 +32,6 @@ pub struct PastList {
     /// Time of that point in milliseconds since 1970; 0 if unknown. For a revision without a known
     /// version it is the time of the last known write before.
     pub time: u64,
-}
-
-/// A version of an object, with the time in which it was the newest.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Past {
-    /// Revision that wrote it.
-    pub revision: u64,
-    /// Time of the write in milliseconds since 1970; 0 if it was not recorded.
-    pub began: u64,
-    /// Revision that superseded it; `None` for the current version.
-    pub until: Option<u64>,
-    /// Time of that revision; 0 for the current version, or if it was not recorded.
-    pub ended: u64,
-    /// True if it was superseded by the object's deletion.
-    pub deleted: bool,
-    /// The complete JSON.
-    pub bytes: Bytes,
-}
-
-/// Reason why the past cannot be read.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum PastError {
-    /// The requested point is compacted, or lies before the archive began.
-    #[error("the past before revision {} is no longer known", since.revision)]
-    Before {
-        /// Start of the known past.
-        since: Since,
-    },
-    /// The revision is in the future.
-    #[error("revision {revision} has not been reached; the newest is {newest}")]
-    Future {
-        /// The requested revision.
-        revision: u64,
-        /// The newest revision.
-        newest: u64,
-    },
-    /// The resource keeps no history.
-    #[error("the past of this resource is not kept")]
-    NotKept,
-    /// The result is larger than the limit.
-    #[error("more than {MOST_BYTES} bytes of objects were there")]
-    TooLarge,
-    /// The ledger or the archive could not be read.
-    #[error("read the past")]
-    Failed(#[source] Arc<BackendError>),
-}
-
-impl From<BackendError> for PastError {
-    fn from(error: BackendError) -> Self {
-        Self::Failed(Arc::new(error))
-    }
 }
 
 impl Store {

@@ -30,9 +30,8 @@ use rusqlite::{Connection, params};
 use tracing::{debug, error, warn};
 
 use super::{backend_error, operation, record, schema, signed, unsigned};
-use crate::backend::{BackendError, Operation};
+use crate::backend::{BackendError, Operation, Since};
 use crate::options::{Kept, Options};
-use crate::read::past::Since;
 use crate::{Class, Key, OpenError};
 pub(super) use read::{ArchiveReader, first_after};
 use table::{Superseded, Table};

@@ -9,8 +9,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::archive::{self, ArchiveReader, first_after};
 use super::{backend_error, code, meta, record, schema, signed, unsigned};
-use crate::backend::{BackendError, Change, History, Operation, Record};
-use crate::read::past::{MOST_BYTES, Moment, Past, PastError, Since};
+use crate::backend::{BackendError, Change, History, MOST_BYTES, Moment, Operation, Past, PastError, Record, Since};
 use crate::{Key, Prefix};
 
 /// Separate connections, opened at the first read of the past: one to the ledger, and one to the

@@ -10,8 +10,7 @@ use super::super::{backend_error, meta, schema, signed, unsigned};
 use super::State;
 use super::delta::{Codec, nodes};
 use super::table::{Superseded, resource_number};
-use crate::backend::BackendError;
-use crate::read::past::{Moment, PastError, Since};
+use crate::backend::{BackendError, Moment, PastError, Since};
 use crate::{Key, Prefix};
 
 const COLUMNS: &str =

@@ -10,9 +10,8 @@ use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use super::super::{backend_error, give_back, meta, schema, set_meta, signed, unsigned};
 use super::delta::{Codec, fork};
 use crate::Key;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Since};
 use crate::options::Kept;
-use crate::read::past::Since;
 
 /// "SKIP": identifies the file as Skiff's.
 const APPLICATION_ID: i32 = 0x534b_4950;
