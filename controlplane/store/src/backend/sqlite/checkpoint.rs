@@ -46,6 +46,18 @@ impl Checkpointer {
         })
     }
 
+    /// The writer's connection: durable commits, and checkpoints left to the checkpointer.
+    pub(super) fn connect(&self, path: &Path) -> rusqlite::Result<Connection> {
+        let mut connection = schema::connection(path)?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
+             PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -1024; PRAGMA cell_size_check = ON;",
+        )?;
+        connection.set_prepared_statement_cache_capacity(32);
+        connection.wal_hook(Some(self.hook()))?;
+        Ok(connection)
+    }
+
     /// Pages in the WAL after the last commit.
     pub(super) fn pages(&self) -> u64 {
         u64::try_from(self.pages.load(Ordering::Relaxed)).unwrap_or(0)
@@ -127,4 +139,33 @@ fn checkpoint(connection: &Connection) -> bool {
         );
         false
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Options;
+    use crate::backend::sqlite::mark::Position;
+    use crate::backend::sqlite::schema::{connect_checkpointer, prepare};
+
+    use super::Checkpointer;
+
+    /// SQLite syncs at every commit in this mode: `synchronous` is 2, which is FULL. Only a power
+    /// failure can test the effect.
+    #[test]
+    fn commits_wait_for_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("test.db");
+        prepare(&path, &Position::default(), &Options::default()).unwrap();
+        let checkpointer = Checkpointer::start(&path).unwrap();
+        for connection in [checkpointer.connect(&path), connect_checkpointer(&path)] {
+            let connection = connection.unwrap();
+            let read = |name: &str| {
+                connection
+                    .pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
+                    .unwrap()
+            };
+            assert_eq!(read("synchronous"), 2.into());
+            assert_eq!(read("journal_mode"), "wal".to_owned().into());
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::wal;
+use super::{sync_directory, wal};
 
 /// A position of the ledger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Mark {
             position: Position::default(),
         };
         mark.settle(revision)?;
-        super::schema::sync_directory(database)?;
+        sync_directory(database)?;
         Ok(mark)
     }
 

@@ -77,7 +77,7 @@ impl Sqlite {
         }
         let checkpointer = Checkpointer::start(path).map_err(OpenError::Thread)?;
         let failed = |error| OpenError::Load(backend_error(error));
-        let connection = schema::connect(path, &checkpointer).map_err(failed)?;
+        let connection = checkpointer.connect(path).map_err(failed)?;
         let revision = schema::newest(&connection).map_err(failed)?;
         let swept = unsigned(meta(&connection, "swept").map_err(failed)?);
         let archiver = options
@@ -134,7 +134,7 @@ impl Sqlite {
                 Ok(()) | Err(_) => {}
             }
         }
-        schema::sync_directory(database).map_err(|error| BackendError::Io(error.into()))?;
+        sync_directory(database).map_err(|error| BackendError::Io(error.into()))?;
         Ok(database.with_added_extension(&ending))
     }
 
@@ -147,7 +147,7 @@ impl Sqlite {
     ) -> Result<T, BackendError> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => schema::connect(&self.path, &self.checkpointer).map_err(backend_error)?,
+            None => self.checkpointer.connect(&self.path).map_err(backend_error)?,
         };
         let outcome = connection
             .prepare_cached("BEGIN IMMEDIATE")
@@ -404,4 +404,10 @@ fn backend_error(error: Error) -> BackendError {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => BackendError::Corrupt(error.into()),
         _ => BackendError::Io(error.into()),
     }
+}
+
+/// Syncs the directory of a file.
+fn sync_directory(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }

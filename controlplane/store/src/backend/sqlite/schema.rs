@@ -1,15 +1,14 @@
 //! Creating, checking and loading the database.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rusqlite::{Connection, Error, OpenFlags};
 
-use super::checkpoint::Checkpointer;
 use super::mark::Position;
 use super::wal::{self, Log};
-use super::{backend_error, meta, record};
+use super::{backend_error, meta, record, sync_directory};
 use crate::backend::{BackendError, Loaded};
 use crate::{OpenError, Options, Record};
 
@@ -43,7 +42,7 @@ pub(super) fn prepare(path: &Path, known: &Position, options: &Options) -> Resul
         }
         return Ok(Some(finding));
     }
-    let log = wal::check(path, known).map_err(OpenError::Create)?;
+    let log = wal::check(path, known.frames, known.salts).map_err(OpenError::Create)?;
     if let Log::Damaged(finding) = &log
         && !options.accept_loss
     {
@@ -115,12 +114,6 @@ fn add_times(connection: &Connection) -> Result<(), OpenError> {
         .map_err(|error| OpenError::Load(backend_error(error)))
 }
 
-/// Syncs the directory of a file.
-pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
 fn check(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let verdict: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
@@ -165,18 +158,6 @@ pub(super) fn connection(path: &Path) -> Result<Connection, Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(std::time::Duration::from_secs(5))?;
-    Ok(connection)
-}
-
-/// The writer's connection: durable commits, and checkpoints left to the checkpointer.
-pub(super) fn connect(path: &Path, checkpointer: &Checkpointer) -> Result<Connection, Error> {
-    let mut connection = connection(path)?;
-    connection.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0;
-         PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -1024; PRAGMA cell_size_check = ON;",
-    )?;
-    connection.set_prepared_statement_cache_capacity(32);
-    connection.wal_hook(Some(checkpointer.hook()))?;
     Ok(connection)
 }
 
@@ -241,29 +222,4 @@ pub(super) fn load(connection: &Connection) -> Result<Loaded, BackendError> {
         floor: unsigned(floor),
         heads,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Checkpointer, Options, Position, connect, connect_checkpointer, prepare};
-
-    /// SQLite syncs at every commit in this mode: `synchronous` is 2, which is FULL. Only a power
-    /// failure can test the effect.
-    #[test]
-    fn commits_wait_for_the_disk() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("test.db");
-        prepare(&path, &Position::default(), &Options::default()).unwrap();
-        let checkpointer = Checkpointer::start(&path).unwrap();
-        for connection in [connect(&path, &checkpointer), connect_checkpointer(&path)] {
-            let connection = connection.unwrap();
-            let read = |name: &str| {
-                connection
-                    .pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0))
-                    .unwrap()
-            };
-            assert_eq!(read("synchronous"), 2.into());
-            assert_eq!(read("journal_mode"), "wal".to_owned().into());
-        }
-    }
 }

@@ -9,8 +9,6 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use super::mark::Position;
-
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
 const MAGIC: u32 = 0x377f_0682;
@@ -25,8 +23,8 @@ pub(super) enum Log {
     Damaged(String),
 }
 
-/// Checks the WAL of a database whose last known position is `known`.
-pub(super) fn check(database: &Path, known: &Position) -> std::io::Result<Log> {
+/// Checks the WAL of a database that had so many pages in it, when its salts were `known`.
+pub(super) fn check(database: &Path, pages: u64, known: (u32, u32)) -> std::io::Result<Log> {
     let Some(file) = open(database)? else {
         return Ok(Log::Missing);
     };
@@ -36,10 +34,9 @@ pub(super) fn check(database: &Path, known: &Position) -> std::io::Result<Log> {
         Log::Damaged(format!(
             "the write-ahead log has a damaged page with {lost} transactions at or after it"
         ))
-    } else if known.frames > good && salts.is_none_or(|salts| salts == known.salts) {
+    } else if pages > good && salts.is_none_or(|salts| salts == known) {
         Log::Damaged(format!(
-            "the write-ahead log was cut off: {good} of its {} pages are left",
-            known.frames
+            "the write-ahead log was cut off: {good} of its {pages} pages are left"
         ))
     } else {
         Log::Whole
