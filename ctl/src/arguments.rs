@@ -19,7 +19,7 @@ pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
 pub(crate) use past::{DiffOptions, EventsOptions, History, HistoryOptions, SqlOptions, TraceOptions, UndeleteOptions};
 pub(crate) use store::{MoveOptions, StoreCommand};
 
-const DEFAULT_STATE: &str = "/var/lib/skiff";
+pub(crate) const DEFAULT_STATE: &str = "/var/lib/skiff";
 
 /// Real containers on Linux nodes through the Kubernetes API.
 #[derive(Parser)]

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::{Backends, History, UpOptions};
+use crate::arguments::{Backends, DEFAULT_STATE, History, UpOptions};
 
 /// Settings in `DIR/cluster.json`. Those of this machine are absent in a cluster that was restored
 /// elsewhere: the original may still run.
@@ -47,7 +47,6 @@ pub(super) struct Settings {
 }
 
 const FILE: &str = "cluster.json";
-pub(super) const DEFAULT_STATE: &str = "/var/lib/skiff";
 
 impl Settings {
     pub(super) fn read(state_dir: &Path) -> anyhow::Result<Option<Self>> {

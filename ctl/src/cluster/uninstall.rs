@@ -9,8 +9,8 @@ use anyhow::{Context as _, bail, ensure};
 use super::daemons::unit;
 use super::down::mounted_inside;
 use super::left;
-use super::settings::{DEFAULT_STATE, Settings};
-use crate::arguments::{Place, UpOptions};
+use super::settings::Settings;
+use crate::arguments::{DEFAULT_STATE, Place, UpOptions};
 use crate::terminal::{self, Waiting};
 
 /// Files of `systemd/install`, or an operator's beside them, that indicate an installation.

@@ -17,7 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 
-use crate::cluster::settings::{DEFAULT_STATE, Settings};
+use crate::arguments::DEFAULT_STATE;
 
 /// State directory of the agent's unit.
 pub(in crate::cluster) const STATE: &str = "/var/lib/skiff-agent";
@@ -104,17 +104,15 @@ fn variable(text: &str, name: &str) -> Option<String> {
     Some(quoted.unwrap_or(value).to_owned()).filter(|value| !value.is_empty())
 }
 
-/// Enables and starts the agent's unit with a node's settings.
-pub(in crate::cluster) fn start(state_dir: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let flags = crate::cluster::chosen_arguments(state_dir, settings);
+/// Enables and starts the agent's unit with a node's name and flags.
+pub(in crate::cluster) fn start(node_name: &str, flags: &[String]) -> anyhow::Result<()> {
     let plain = |flag: &String| !flag.contains(|letter: char| letter.is_whitespace() || "\"'\\$".contains(letter));
     ensure!(
         flags.iter().all(plain),
         "the unit takes no flags with spaces, quotes, dollars or backslashes"
     );
     let text = format!(
-        "# Written by `skiff join`. What you add belongs into {OPERATORS}.\nNODE_NAME={}\nSKIFF_NODE_FLAGS={}\n",
-        settings.node_name,
+        "# Written by `skiff join`. What you add belongs into {OPERATORS}.\nNODE_NAME={node_name}\nSKIFF_NODE_FLAGS={}\n",
         flags.join(" ")
     );
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(STATE);

@@ -234,7 +234,7 @@ pub(in crate::cluster) async fn start(state_dir: &Path, settings: &Settings) -> 
     };
     let mut started = keep()?;
     if as_unit && daemon.running().is_none() {
-        unit::start(state_dir, settings)?;
+        unit::start(&settings.node_name, &cluster::chosen_arguments(state_dir, settings))?;
         started = true;
     }
     // The Node's status is current only after the new agent has updated it.
