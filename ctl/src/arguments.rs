@@ -11,8 +11,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::cluster::{self, daemons::unit};
-
 pub(crate) use backends::Backends;
 pub(crate) use machines::{CheckOptions, Part, UninstallOptions, UpgradeOptions};
 pub(crate) use nodes::{JoinOptions, TokenCommand, TokenOptions};
@@ -36,11 +34,11 @@ pub(crate) struct Arguments {
 pub(crate) struct Place {
     /// Directory of a cluster on this machine [default: /var/lib/skiff]
     #[arg(long, global = true, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
     /// Kubeconfig [default: the one of --state-dir, else $KUBECONFIG, else the one of the default directory, else that of this
     /// machine's node]
     #[arg(long, global = true, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    pub(crate) kubeconfig: Option<PathBuf>,
 }
 
 impl Place {
@@ -55,54 +53,12 @@ impl Place {
         self.state_dir() == std::path::Path::new(DEFAULT_STATE)
     }
 
-    /// The directory of this machine's node: where nobody names one, that of a cluster here, or of the agent's unit.
-    pub(crate) fn node_dir(&self) -> PathBuf {
-        let own = self.state_dir();
-        let other = unit::joined().filter(|_| self.state_dir.is_none() && !own.join("cluster.json").exists());
-        other.unwrap_or(own)
-    }
-
-    /// The directory of a node that this machine is to become.
-    pub(crate) fn dir_to_join(&self) -> PathBuf {
-        let other = unit::to_join().filter(|_| self.state_dir.is_none());
-        other.unwrap_or_else(|| self.state_dir())
-    }
-
-    /// The state directory of the control plane's unit, where that is the cluster which is meant.
-    pub(crate) fn served_dir(&self) -> Option<PathBuf> {
-        Some(self.state_dir()).filter(|own| unit::serves(own))
-    }
-
-    /// How a server at the kubeconfig's address could be made to answer.
-    pub(crate) fn remedy(&self) -> String {
-        let kubeconfig = self.kubeconfig();
-        if kubeconfig != self.state_dir().join("admin.kubeconfig") {
-            return format!("see whether {} names the right server", kubeconfig.display());
-        }
-        self.start()
-    }
-
     /// Hint at the command that starts a cluster in the state directory.
     pub(crate) fn start(&self) -> String {
         match &self.state_dir {
             Some(given) => format!("`skiff up --state-dir {}` starts one", crate::terminal::quoted(given)),
             None => "`skiff up` starts one".to_owned(),
         }
-    }
-
-    /// The kubeconfig to use.
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
-        if let Some(given) = &self.kubeconfig {
-            return given.clone();
-        }
-        if self.state_dir.is_none()
-            && let Some(set) = std::env::var_os("KUBECONFIG").filter(|set| !set.is_empty())
-        {
-            return PathBuf::from(set);
-        }
-        let own = self.state_dir().join("admin.kubeconfig");
-        let nodes = || cluster::nodes_kubeconfig(&self.node_dir()).filter(|_| !own.exists());
-        nodes().unwrap_or(own)
     }
 }
 

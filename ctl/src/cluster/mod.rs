@@ -30,12 +30,56 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::arguments::{CheckOptions, Place};
+use crate::arguments::{CheckOptions, Part, Place};
 use crate::check::{Node, Port, Purpose};
 use daemons::process::Daemon;
 use daemons::unit;
 use ring::digest;
 use settings::Settings;
+
+impl Place {
+    /// The directory of this machine's node: where nobody names one, that of a cluster here, or of the agent's unit.
+    pub(crate) fn node_dir(&self) -> PathBuf {
+        let own = self.state_dir();
+        let other = unit::joined().filter(|_| self.state_dir.is_none() && !own.join("cluster.json").exists());
+        other.unwrap_or(own)
+    }
+
+    /// The directory of a node that this machine is to become.
+    pub(crate) fn dir_to_join(&self) -> PathBuf {
+        let other = unit::to_join().filter(|_| self.state_dir.is_none());
+        other.unwrap_or_else(|| self.state_dir())
+    }
+
+    /// The state directory of the control plane's unit, where that is the cluster which is meant.
+    pub(crate) fn served_dir(&self) -> Option<PathBuf> {
+        Some(self.state_dir()).filter(|own| unit::serves(own))
+    }
+
+    /// How a server at the kubeconfig's address could be made to answer.
+    pub(crate) fn remedy(&self) -> String {
+        let kubeconfig = self.kubeconfig();
+        if kubeconfig != self.state_dir().join("admin.kubeconfig") {
+            return format!("see whether {} names the right server", kubeconfig.display());
+        }
+        self.start()
+    }
+
+    /// The kubeconfig to use.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        if let Some(given) = &self.kubeconfig {
+            return given.clone();
+        }
+        if self.state_dir.is_none()
+            && let Some(set) = std::env::var_os("KUBECONFIG").filter(|set| !set.is_empty())
+        {
+            return PathBuf::from(set);
+        }
+        let own = self.state_dir().join("admin.kubeconfig");
+        let nodes = || nodes_kubeconfig(&self.node_dir()).filter(|_| !own.exists());
+        nodes().unwrap_or(own)
+    }
+}
 
 /// Returns the path of a program that was installed beside this one.
 pub(crate) fn sibling(name: &str) -> anyhow::Result<PathBuf> {
@@ -170,7 +214,7 @@ fn pki(state_dir: &Path) -> PathBuf {
 }
 
 /// Returns the kubeconfig of a node that has joined a cluster, if there is one.
-pub(crate) fn nodes_kubeconfig(state_dir: &Path) -> Option<PathBuf> {
+fn nodes_kubeconfig(state_dir: &Path) -> Option<PathBuf> {
     let settings = Settings::read(state_dir).ok().flatten()?;
     let kubeconfig = pki(state_dir).join("agent.kubeconfig");
     (settings.joined.is_some() && kubeconfig.is_file()).then_some(kubeconfig)

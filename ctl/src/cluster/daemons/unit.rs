@@ -66,17 +66,17 @@ fn property(unit: &str, name: &str) -> String {
 }
 
 /// Returns the default directory of a node that joins, if the unit is installed.
-pub(crate) fn to_join() -> Option<PathBuf> {
+pub(in crate::cluster) fn to_join() -> Option<PathBuf> {
     has(AGENT).then(|| STATE.into())
 }
 
 /// Returns the directory of the unit's node, if it has joined a cluster.
-pub(crate) fn joined() -> Option<PathBuf> {
+pub(in crate::cluster) fn joined() -> Option<PathBuf> {
     Path::new(STATE).join("cluster.json").is_file().then(|| STATE.into())
 }
 
 /// True if a state directory is that of the control plane's unit, and the unit was started before.
-pub(crate) fn serves(state_dir: &Path) -> bool {
+pub(in crate::cluster) fn serves(state_dir: &Path) -> bool {
     let is_cluster = || state_dir.join("cluster.json").exists();
     state_dir == Path::new(DEFAULT_STATE) && state_dir.join("controlplane").is_dir() && !is_cluster() && has(SERVER)
 }
