@@ -49,7 +49,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let done = match arguments.command {
         Command::Up(options) => cluster::up::run(place, &options).await,
         Command::Down(options) => cluster::down::run(place, options.purge),
-        Command::Check(options) => return check::run(place, &options).await,
+        Command::Check(options) => return cluster::run_checks(place, &options).await,
         Command::Backup(options) => cluster::copy::backup(&place.state_dir(), &options.file),
         Command::Restore(options) => cluster::copy::restore(&place.state_dir(), &options.file),
         Command::Store(StoreCommand::Move(options)) => cluster::copy::move_store(&place.state_dir(), &options),

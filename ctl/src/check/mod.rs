@@ -8,15 +8,11 @@ mod machine;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::ensure;
 use serde::Serialize;
-use serde_json::json;
 
-use crate::arguments::{CheckOptions, Part, Place};
-use crate::cluster;
-use crate::terminal::{self, green, red};
+use crate::terminal::{green, red};
 
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,7 +27,7 @@ pub(crate) enum Level {
 #[derive(Debug, Serialize)]
 pub(crate) struct Finding {
     name: &'static str,
-    level: Level,
+    pub(crate) level: Level,
     found: String,
     /// Advice to fix it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +35,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+    pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,
             level: Level::Ok,
@@ -48,7 +44,7 @@ impl Finding {
         }
     }
 
-    fn bad(level: Level, name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub(crate) fn bad(level: Level, name: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             name,
             level,
@@ -57,7 +53,7 @@ impl Finding {
         }
     }
 
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let level = match self.level {
             Level::Ok => green("ok"),
             Level::Warn => "warn".to_owned(),
@@ -98,7 +94,7 @@ pub(crate) struct Node {
 }
 
 /// Runs all checks; takes some milliseconds.
-fn look(purpose: &Purpose) -> Vec<Finding> {
+pub(crate) fn look(purpose: &Purpose) -> Vec<Finding> {
     let mut found = vec![kernel::version(), machine::clock_is_set()];
     if let Some(node) = &purpose.node {
         found.push(kernel::namespaces());
@@ -157,54 +153,6 @@ pub(crate) fn preflight(purpose: &Purpose) -> anyhow::Result<()> {
         failed.join("\n")
     );
     Ok(())
-}
-
-/// Prints a line for each finding. Exit code 1 after a failure.
-pub(crate) async fn run(place: &Place, options: &CheckOptions) -> anyhow::Result<ExitCode> {
-    ensure!(rustix::process::geteuid().is_root(), "looking at a machine needs root");
-    let (node, server) = match options.part {
-        None => (true, options.server.is_none()),
-        Some(Part::Agent) => (true, false),
-        Some(Part::Controlplane) => (false, true),
-    };
-    let mut found = look(&cluster::purpose(place, options, node, server)?);
-    if let Some(server) = &options.server {
-        found.push(against(server).await?);
-    }
-    let worst = found.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
-    if options.output.is_some() {
-        terminal::line(format!("{:#}", json!({"result": worst, "checks": found})))?;
-    } else {
-        for finding in &found {
-            terminal::line(finding.line())?;
-        }
-    }
-    Ok(if worst == Level::Fail {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
-}
-
-/// Compares the clock with that of the server to join.
-async fn against(server: &str) -> anyhow::Result<Finding> {
-    let name = "server";
-    let endpoint = cluster::membership::discovery::Endpoint::parse(server)?;
-    Ok(match cluster::membership::discovery::clock_against(&endpoint).await {
-        Ok(None) => Finding::ok(name, format!("{endpoint} answers; its clock goes as this one")),
-        Ok(Some(difference)) => Finding::bad(
-            Level::Fail,
-            name,
-            format!("{endpoint} answers; by this machine's clock, {difference}"),
-            "certificates need the time: let chrony or systemd-timesyncd set it on both",
-        ),
-        Err(error) => Finding::bad(
-            Level::Fail,
-            name,
-            format!("{error:#}"),
-            "see whether the address is right, and whether a firewall drops the connection",
-        ),
-    })
 }
 
 /// Returns the closest existing ancestor of a path.

@@ -27,13 +27,17 @@ pub(crate) mod upgrade;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use serde_json::json;
 
 use crate::arguments::{CheckOptions, Part, Place};
-use crate::check::{Node, Port, Purpose};
+use crate::check::{self, Finding, Level, Node, Port, Purpose};
+use crate::terminal;
 use daemons::process::Daemon;
 use daemons::unit;
+use membership::discovery;
 use ring::digest;
 use settings::Settings;
 
@@ -85,7 +89,7 @@ impl Place {
 pub(crate) fn sibling(name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the own executable")?;
     let path = own.with_file_name(name);
-    anyhow::ensure!(path.is_file(), "{} is missing beside {}", path.display(), own.display());
+    ensure!(path.is_file(), "{} is missing beside {}", path.display(), own.display());
     Ok(path)
 }
 
@@ -123,7 +127,7 @@ fn wanted(state_dir: &Path, settings: &Settings) -> Purpose {
 }
 
 /// Returns the current or intended role of this machine: node, server or both.
-pub(crate) fn purpose(place: &Place, options: &CheckOptions, node: bool, server: bool) -> anyhow::Result<Purpose> {
+fn purpose(place: &Place, options: &CheckOptions, node: bool, server: bool) -> anyhow::Result<Purpose> {
     let state_dir = place.node_dir();
     let known = Settings::read(&state_dir)?;
     let of = |number: Option<u16>, usual, flag| Port {
@@ -146,6 +150,54 @@ pub(crate) fn purpose(place: &Place, options: &CheckOptions, node: bool, server:
         bridge: network.or(backends.network.as_deref()) != Some("cni"),
     });
     Ok(Purpose { state_dir, ports, node })
+}
+
+/// Prints a line for each finding. Exit code 1 after a failure.
+pub(crate) async fn run_checks(place: &Place, options: &CheckOptions) -> anyhow::Result<ExitCode> {
+    ensure!(rustix::process::geteuid().is_root(), "looking at a machine needs root");
+    let (node, server) = match options.part {
+        None => (true, options.server.is_none()),
+        Some(Part::Agent) => (true, false),
+        Some(Part::Controlplane) => (false, true),
+    };
+    let mut found = check::look(&purpose(place, options, node, server)?);
+    if let Some(server) = &options.server {
+        found.push(against(server).await?);
+    }
+    let worst = found.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+    if options.output.is_some() {
+        terminal::line(format!("{:#}", json!({"result": worst, "checks": found})))?;
+    } else {
+        for finding in &found {
+            terminal::line(finding.line())?;
+        }
+    }
+    Ok(if worst == Level::Fail {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Compares the clock with that of the server to join.
+async fn against(server: &str) -> anyhow::Result<Finding> {
+    let name = "server";
+    let endpoint = discovery::Endpoint::parse(server)?;
+    Ok(match discovery::clock_against(&endpoint).await {
+        Ok(None) => Finding::ok(name, format!("{endpoint} answers; its clock goes as this one")),
+        Ok(Some(difference)) => Finding::bad(
+            Level::Fail,
+            name,
+            format!("{endpoint} answers; by this machine's clock, {difference}"),
+            "certificates need the time: let chrony or systemd-timesyncd set it on both",
+        ),
+        Err(error) => Finding::bad(
+            Level::Fail,
+            name,
+            format!("{error:#}"),
+            "see whether the address is right, and whether a firewall drops the connection",
+        ),
+    })
 }
 
 /// Returns the agent's flags, the same for `run` and `cleanup`.
