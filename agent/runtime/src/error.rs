@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use agent_containerd::Meaning;
+use agent_containerd::{Failure, Meaning};
 use serde::{Deserialize, Serialize};
 
 use crate::{Container, State};
@@ -61,7 +61,7 @@ pub enum Error {
         doing: &'static str,
         /// Response of containerd.
         #[source]
-        source: crate::ContainerdFailure,
+        source: Failure,
     },
     /// A file, socket or kernel call of the agent failed.
     #[error("{doing} {}", path.display())]

@@ -27,7 +27,8 @@ use std::process::ExitCode;
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, oneshot};
 
-pub use containerd::{Config as ContainerdConfig, Containerd, Failure as ContainerdFailure, end_without_engine};
+pub use agent_containerd::Failure as ContainerdFailure;
+pub use containerd::{Config as ContainerdConfig, Containerd, end_without_engine};
 pub use embedded::{Config, Embedded};
 pub use error::{Error, NotRun, Refusal};
 pub use files::spares::Spares;

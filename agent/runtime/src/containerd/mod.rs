@@ -37,7 +37,6 @@ use containerd_client::services::v1::ListContainersRequest;
 use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 
-pub use agent_containerd::Failure;
 pub use removal::abandoned::end_without_engine;
 
 use client::{CALL, Client, connect, within};
