@@ -1,21 +1,14 @@
 //! `SELinux` labels of a configuration: those of processes and of files that belong to one
 //! container.
 
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
-use nix::errno::Errno;
 use oci_spec::runtime::Spec;
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::Refusal;
-use crate::supervisor::process::program::words;
-
 /// Mount option that labels all files of the mount.
 pub(crate) const OPTION: &str = "context";
-/// File for the label of the next `execve`.
-const NEXT: &str = "/proc/thread-self/attr/exec";
 /// File systems of one container alone, except those whose files the policy labels by their names.
 const OWN: [&str; 2] = ["tmpfs", "devpts"];
 
@@ -47,25 +40,6 @@ pub(crate) fn settle(spec: &mut Spec) {
         }
     }
     spec.set_mounts(Some(mounts));
-}
-
-/// Labels the next program that this thread, or a fork of it, executes. Must be called while
-/// `/proc` is the machine's: an image's files there must not be written to.
-pub(crate) fn next_program(spec: &Spec) -> Result<(), Refusal> {
-    let process = spec.process().as_ref();
-    let Some(label) = process.and_then(|process| process.selinux_label().as_ref()) else {
-        return Ok(());
-    };
-    // Without `O_CREAT`, which a policy may deny.
-    let written = File::options().write(true).open(NEXT);
-    let written = written.and_then(|mut next| next.write_all(label.as_bytes()));
-    written.map_err(|error| {
-        let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
-        let why = words(errno);
-        Refusal::Program(format!(
-            "error during container init: can't set process label: write {NEXT}: {why}"
-        ))
-    })
 }
 
 /// Labels a directory without its contents.

@@ -20,7 +20,7 @@ use crate::cgroup::Cgroups;
 use crate::files::overlay::{self, Writable};
 use crate::files::record;
 use crate::supervisor::namespaces::users::Users;
-use crate::supervisor::process::program::Program;
+use crate::supervisor::process::program::{Program, set_exec_label};
 use crate::supervisor::process::{affinity, exec, user};
 use crate::supervisor::rootfs::cwd::InVolume;
 use crate::supervisor::rootfs::delayed::DelayedMounts;
@@ -129,7 +129,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     }
     let write = |config: &Spec| record::write(&home.join(CONFIG), config).map_err(failed("write the configuration"));
     write(&config)?;
-    label::next_program(&config)?;
+    set_exec_label(&config)?;
     namespace::close().map_err(failed("close the mount namespace"))?;
     // The supervisor creates them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;

@@ -20,13 +20,13 @@ use nix::unistd::{
 };
 use oci_spec::runtime::{Process, Spec};
 
-use super::program::c_strings;
+use super::program::{c_strings, set_exec_label};
 use crate::cgroup::Cgroups;
 use crate::files::record;
 use crate::supervisor::container::create::CONFIG;
 use crate::supervisor::namespaces::users::{self, Users};
 use crate::supervisor::streams::terminal;
-use crate::{Refusal, label, sys};
+use crate::{Refusal, sys};
 
 /// Exit code of a child that could not execute the program; the cause comes through the pipe.
 const NOT_RUN: i32 = 127;
@@ -78,7 +78,7 @@ pub(in crate::supervisor) fn start(
         fs::write("/proc/self/oom_score_adj", adjustment.to_string())
             .map_err(failed("set the score for the OOM killer"))?;
     }
-    label::next_program(&config)?;
+    set_exec_label(&config)?;
     // The container must not reach our memory or descriptors through `/proc` once we are inside.
     nix::sys::prctl::set_dumpable(false)
         .map_err(io::Error::from)

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
@@ -12,10 +13,12 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, chdir, execve, faccessat};
 use oci_spec::runtime::Spec;
 
-use crate::sys;
+use crate::{Refusal, sys};
 
 /// Default of `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// File for the label of the next `execve`.
+const NEXT: &str = "/proc/thread-self/attr/exec";
 /// Exit code of a container whose program could not be executed.
 const NOT_EXECUTED: i32 = 255;
 
@@ -171,8 +174,27 @@ fn stat(path: &Path) -> String {
     format!("stat {}: {}", path.display(), words(error))
 }
 
+/// Labels the next program that this thread, or a fork of it, executes. Must be called while
+/// `/proc` is the machine's: an image's files there must not be written to.
+pub(in crate::supervisor) fn set_exec_label(spec: &Spec) -> Result<(), Refusal> {
+    let process = spec.process().as_ref();
+    let Some(label) = process.and_then(|process| process.selinux_label().as_ref()) else {
+        return Ok(());
+    };
+    // Without `O_CREAT`, which a policy may deny.
+    let written = File::options().write(true).open(NEXT);
+    let written = written.and_then(|mut next| next.write_all(label.as_bytes()));
+    written.map_err(|error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+        let why = words(errno);
+        Refusal::Program(format!(
+            "error during container init: can't set process label: write {NEXT}: {why}"
+        ))
+    })
+}
+
 /// Error message of an errno as Go prints it.
-pub(crate) fn words(error: Errno) -> String {
+pub(in crate::supervisor) fn words(error: Errno) -> String {
     let text = io::Error::from(error).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut characters = text.chars();
