@@ -6,11 +6,12 @@
 //! when it is told to, or when no agent can find it any more.
 //!
 //! * `zygote`: the process that supervisors are forked from
-//! * `state`, `poll`, `exits`: the state, the event loop that changes it, and its end
+//! * `state`, `poll`, `exits`: the state, its event loop and its end; `client`: an agent's connection
 //! * `job`: forked children that do the heavy work
 //! * `container`, `process`: containers, and processes in them
 //! * `rootfs`, `namespaces`, `streams`: what they are made of
 
+mod client;
 pub(crate) mod container;
 pub(crate) mod exits;
 mod job;
@@ -64,7 +65,8 @@ pub(crate) const FIRST: &str = "first";
 /// Contents of a sandbox's directory that was made ahead; supervisors of earlier versions ignore
 /// them.
 pub(crate) const FOLDERS: [&str; 4] = [FIRST, "first/rootfs", "first/upper", "first/work"];
-pub(crate) use container::create::CONFIG;
+/// Completed configuration.
+pub(crate) const CONFIG: &str = "config.json";
 /// Record of a container and its exit.
 pub(crate) const RECORD: &str = "record.json";
 /// Cgroup of all supervisors, below the root of our cgroups.

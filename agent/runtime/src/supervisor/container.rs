@@ -7,7 +7,7 @@
 //! [`foreseen`], [`hold`] and [`depth`] create a container ahead of its request.
 
 pub(super) mod cgroup;
-pub(crate) mod create;
+pub(super) mod create;
 mod create_calls;
 mod depth;
 pub(super) mod environment;

@@ -14,8 +14,8 @@ use nix::unistd::{ForkResult, Pid};
 use super::container::spec::PidNamespace;
 use super::container::start::Starter;
 use super::give_back_signals;
-use super::state::Stdio;
 use super::streams::log::LogFile;
+use super::streams::stdio::Stdio;
 use crate::protocol::{self, Answer};
 use crate::{Container, Limits, Refusal, sys};
 
@@ -107,6 +107,16 @@ pub(super) enum Purpose {
     },
     /// None any more: the child has reported this init process of a container, and is exiting.
     Over(i32),
+}
+
+/// Descriptors that end the wait of children, and the input of their containers: another child that
+/// inherited them would keep them open.
+pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
+    let own = |job: &Job| match &job.purpose {
+        Purpose::Foreseen(foreseen) => foreseen.signals(),
+        Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
+    };
+    jobs.iter().flat_map(own).collect()
 }
 
 /// Running child with its purpose.

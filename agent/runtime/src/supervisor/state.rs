@@ -6,20 +6,20 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signalfd::SignalFd;
 
+use super::client::Client;
 use super::container::create;
 use super::container::spec::PidNamespace;
 use super::container::start::Starter;
 use super::job::{Job, Ticket};
 use super::namespaces::pause::Pause;
 use super::namespaces::users::Users;
-use super::poll::Client;
 use super::rootfs::namespace::Stage;
 use super::rootfs::shm::SharedMemory;
 use super::streams::attach::Attachment;
-use super::streams::log::{Lines, LogFile, Stream};
+use super::streams::log::LogFile;
+use super::streams::stdio::Pipe;
 use super::{CONTAINERS, RECORD};
 use crate::cgroup::Cgroups;
 use crate::clock::now;
@@ -29,34 +29,6 @@ use crate::{Container, Limits, Refusal, Sandbox, SandboxSpec, State};
 
 /// Timeout of a child's work.
 pub(super) const JOB_LIMIT: Duration = Duration::from_mins(2);
-
-/// Read end of a container's output.
-pub(super) struct Pipe {
-    pub(super) fd: OwnedFd,
-    pub(super) stream: Stream,
-    pub(super) lines: Lines,
-}
-
-impl Pipe {
-    pub(super) fn new(fd: OwnedFd, stream: Stream) -> Self {
-        Self {
-            fd,
-            stream,
-            lines: Lines::new(stream),
-        }
-    }
-}
-
-/// Our ends of a container's streams.
-pub(super) enum Stdio {
-    Pipes {
-        outputs: [Pipe; 2],
-        stdin: Option<OwnedFd>,
-        once: bool,
-    },
-    /// Socket that receives the terminal's master, and whether clients may write to it.
-    Terminal { console: UnixListener, stdin: bool },
-}
 
 pub(super) struct Entry {
     pub(super) container: Container,
@@ -134,13 +106,6 @@ pub(super) struct Supervisor {
     pub(super) shutdown: Option<(Option<Ticket>, Duration)>,
     pub(super) ended: bool,
     pub(super) keys: u64,
-}
-
-pub(super) fn pipe(stream: Stream) -> io::Result<(Pipe, OwnedFd)> {
-    let (reader, writer) = io::pipe()?;
-    let fd = OwnedFd::from(reader);
-    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok((Pipe::new(fd, stream), writer.into()))
 }
 
 impl Supervisor {

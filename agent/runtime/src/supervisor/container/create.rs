@@ -19,6 +19,7 @@ use super::{cgroup, depth, seccomp};
 use crate::cgroup::Cgroups;
 use crate::files::overlay::{self, Writable};
 use crate::files::record;
+use crate::supervisor::CONFIG;
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::program::{Program, set_exec_label};
 use crate::supervisor::process::{affinity, exec, user};
@@ -28,13 +29,11 @@ use crate::supervisor::rootfs::mounts::{Last, Sources};
 use crate::supervisor::rootfs::namespace::Stage;
 use crate::supervisor::rootfs::shm::{self, SharedMemory};
 use crate::supervisor::rootfs::{cwd, declared, id_mapped, namespace};
-use crate::supervisor::streams::attach;
 use crate::supervisor::streams::libcontainer_log::{Complaints, described, failed_mount, init_failed};
+use crate::supervisor::streams::stdio;
 use crate::sys::Mount;
 use crate::{ContainerSpec, Refusal, label};
 
-/// Completed configuration.
-pub(crate) const CONFIG: &str = "config.json";
 /// Root file system and its writable layer, in the container's directory.
 const ROOTFS: &str = "rootfs";
 const UPPER: &str = "upper";
@@ -145,7 +144,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
             .with_stdin(creation.stdin)
             .with_stdout(creation.stdout)
             .with_stderr(creation.stderr)
-            .with_console_socket(creation.terminal.then(|| home.join(attach::CONSOLE)))
+            .with_console_socket(creation.terminal.then(|| home.join(stdio::CONSOLE)))
             .with_executor(Program::in_directory(hidden.then(|| directory.clone())))
             .as_init(home)
             .with_systemd(false)

@@ -10,8 +10,8 @@ use crate::protocol::{self, Answer};
 use crate::supervisor::RECORD;
 use crate::supervisor::job::{Again, Ends, Job, Purpose, Ticket};
 use crate::supervisor::state::{Entry, JOB_LIMIT, Supervisor};
-use crate::supervisor::streams::attach;
 use crate::supervisor::streams::log::LogFile;
+use crate::supervisor::streams::stdio;
 use crate::{Container, Limits, Refusal};
 
 impl Supervisor {
@@ -180,7 +180,7 @@ impl Supervisor {
             return self.begin_removal(&container.id, Vec::new(), Ok(Answer::Done));
         }
         let made = result.and_then(|pid| {
-            let ours = attach::ours(streams);
+            let ours = stdio::ours(streams);
             let ours = ours.map_err(|error| Refusal::failed("take the container's terminal", &error))?;
             let path = self.container_directory(&container.id).join(RECORD);
             let recorded = record::write_roomy(&path, &container);

@@ -15,7 +15,7 @@ use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::affinity;
 use crate::supervisor::rootfs::namespace::Stage;
 use crate::supervisor::rootfs::shm::SharedMemory;
-use crate::supervisor::streams::attach;
+use crate::supervisor::streams::stdio;
 use crate::supervisor::{CONTAINERS, FIRST};
 use crate::{Refusal, protocol};
 
@@ -69,7 +69,7 @@ impl PodEnvironment<'_> {
             hold,
         } = asked;
         let group = self.group.join(id);
-        let (streams, [stdin, stdout, stderr]) = attach::stdio(id, wanted).map_err(failed("make the streams"))?;
+        let (streams, [stdin, stdout, stderr]) = stdio::open(id, wanted).map_err(failed("make the streams"))?;
         let starter = Starter::new().map_err(failed("make a socket"))?;
         let leaf = create::leaf(self.cgroups, &group);
         let tracking = self.cgroups.open_tracking(&leaf);

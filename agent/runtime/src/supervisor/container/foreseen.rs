@@ -19,7 +19,7 @@ use super::spec::PidNamespace;
 use crate::clock::monotonic;
 use crate::protocol::{self, Early, FORESEEN};
 use crate::supervisor::exits::remove_traces;
-use crate::supervisor::job::{Foreseen, Job, Purpose};
+use crate::supervisor::job::{Foreseen, Job, Purpose, signals};
 use crate::supervisor::read_frame;
 use crate::supervisor::state::Supervisor;
 use crate::{Refusal, SandboxSpec};
@@ -95,16 +95,6 @@ fn begin(
         over: false,
     };
     Ok(child.job(monotonic() + EXPIRY, Purpose::Foreseen(foreseen)))
-}
-
-/// Descriptors that end the wait of children, and the input of their containers: another child that
-/// inherited them would keep them open.
-pub(in crate::supervisor) fn signals(jobs: &[Job]) -> Vec<RawFd> {
-    let own = |job: &Job| match &job.purpose {
-        Purpose::Foreseen(foreseen) => foreseen.signals(),
-        Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
-    };
-    jobs.iter().flat_map(own).collect()
 }
 
 /// Tells children that their pod's network exists.

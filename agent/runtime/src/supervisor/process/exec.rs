@@ -23,7 +23,7 @@ use oci_spec::runtime::{Process, Spec};
 use super::program::{c_strings, set_exec_label};
 use crate::cgroup::Cgroups;
 use crate::files::record;
-use crate::supervisor::container::create::CONFIG;
+use crate::supervisor::CONFIG;
 use crate::supervisor::namespaces::users::{self, Users};
 use crate::supervisor::streams::terminal;
 use crate::{Refusal, sys};

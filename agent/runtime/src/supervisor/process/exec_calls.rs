@@ -9,8 +9,9 @@ use crate::clock::monotonic;
 use crate::protocol::Answer;
 use crate::supervisor::dev_null;
 use crate::supervisor::job::{self, Purpose, Ticket};
-use crate::supervisor::state::{Execution, JOB_LIMIT, Kind, Supervisor, pipe};
+use crate::supervisor::state::{Execution, JOB_LIMIT, Kind, Supervisor};
 use crate::supervisor::streams::log::Stream;
+use crate::supervisor::streams::stdio::{missing, pipe};
 use crate::{ExecSpec, Refusal, State, StreamSpec, Streams, sys};
 
 /// Time to wait for an exec's output after its program has exited.
@@ -26,14 +27,6 @@ struct Began {
     limit: usize,
     deadline: Duration,
     kind: Kind,
-}
-
-/// Error for a request without its descriptors, which agents of this version never send.
-pub(in crate::supervisor) fn missing() -> Refusal {
-    Refusal::Failed {
-        doing: "take the streams".to_owned(),
-        cause: "a descriptor is missing".to_owned(),
-    }
 }
 
 impl Supervisor {
