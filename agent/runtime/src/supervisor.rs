@@ -43,7 +43,7 @@ use job::Job;
 use namespaces::pause::Pause;
 use namespaces::ready::Ready;
 use namespaces::users::Users;
-use rootfs::namespace::Stage;
+use rootfs::namespace::MountNamespace;
 use rootfs::shm::SharedMemory;
 use zygote::Order;
 pub(crate) use zygote::order;
@@ -94,13 +94,13 @@ pub fn main() -> ExitCode {
         Ok(cgroups) => cgroups,
         Err(error) => return broken("read the cgroup layout", &error),
     };
-    let stage = match Stage::make(&cgroups) {
-        Ok(stage) => stage,
+    let mntns = match MountNamespace::make(&cgroups) {
+        Ok(mntns) => mntns,
         Err(error) => return broken("make a mount namespace", &error),
     };
     process::affinity::look();
-    match zygote::serve(&stage) {
-        Ok(Some(order)) => supervise(order, stage, cgroups),
+    match zygote::serve(&mntns) {
+        Ok(Some(order)) => supervise(order, mntns, cgroups),
         Ok(None) => ExitCode::SUCCESS,
         Err(error) => broken("make supervisors", &error),
     }
@@ -112,7 +112,7 @@ fn broken(doing: &str, error: &io::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn supervise(order: Order, stage: Stage, cgroups: Cgroups) -> ExitCode {
+fn supervise(order: Order, mntns: MountNamespace, cgroups: Cgroups) -> ExitCode {
     let Order {
         directory,
         mut agent,
@@ -124,7 +124,7 @@ fn supervise(order: Order, stage: Stage, cgroups: Cgroups) -> ExitCode {
     };
     let mut jobs = Vec::new();
     let set_up =
-        ready.and_then(|ready| set_up(&directory, configuration, stage, cgroups, ready, &mut agent, &mut jobs));
+        ready.and_then(|ready| set_up(&directory, configuration, mntns, cgroups, ready, &mut agent, &mut jobs));
     let (result, supervisor) = match set_up {
         Ok(mut supervisor) => {
             supervisor.jobs = container::foreseen::wait_on(jobs);
@@ -172,7 +172,7 @@ fn at<Source: Into<io::Error>>(doing: &'static str) -> impl Fn(Source) -> Failur
 fn set_up(
     directory: &Path,
     configuration: Configuration,
-    stage: Stage,
+    mntns: MountNamespace,
     cgroups: Cgroups,
     mut ready: Ready,
     agent: &mut UnixStream,
@@ -185,7 +185,7 @@ fn set_up(
     // The user namespace of a pod is found by its network namespace.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
     let users = own_users(&spec).map_err(at("find the pod's users"))?;
-    let memory = shared_memory(ready.memory.take(), &spec, &stage, users.as_ref())
+    let memory = shared_memory(ready.memory.take(), &spec, &mntns, users.as_ref())
         .map_err(at("make the pod's shared memory"))?;
     nix::unistd::chdir(directory).map_err(at("enter the sandbox's directory"))?;
     let group = Path::new(&cgroup_root).join(spec.class.folder()).join(&spec.id);
@@ -196,7 +196,7 @@ fn set_up(
         cgroups: &cgroups,
         group: &group,
         directory,
-        stage: &stage,
+        mntns: &mntns,
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
@@ -211,7 +211,7 @@ fn set_up(
     namespaces::sysctls::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
     container::foreseen::connect(jobs);
     let pause = if spec.share_process_namespace && !spec.host_pid {
-        Some(Pause::start(&stage, users.as_ref()).map_err(at("make the shared pid namespace"))?)
+        Some(Pause::start(&mntns, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {
         None
     };
@@ -243,7 +243,7 @@ fn set_up(
         sandbox,
         cgroups,
         group,
-        stage,
+        mntns,
         users,
         pause,
         memory,
@@ -263,13 +263,13 @@ fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {
 fn shared_memory(
     made: Option<SharedMemory>,
     spec: &SandboxSpec,
-    stage: &Stage,
+    mntns: &MountNamespace,
     users: Option<&Users>,
 ) -> io::Result<Option<SharedMemory>> {
     match (made, users) {
         _ if spec.host_ipc => Ok(None),
         (Some(made), None) => Ok(Some(made)),
-        (_, users) => SharedMemory::make(stage, users.map_or(0, Users::root)).map(Some),
+        (_, users) => SharedMemory::make(mntns, users.map_or(0, Users::root)).map(Some),
     }
 }
 

@@ -15,7 +15,7 @@ use super::container::start::Starter;
 use super::job::{Job, Ticket};
 use super::namespaces::pause::Pause;
 use super::namespaces::users::Users;
-use super::rootfs::namespace::Stage;
+use super::rootfs::namespace::MountNamespace;
 use super::rootfs::shm::SharedMemory;
 use super::streams::attach::Attachment;
 use super::streams::log::LogFile;
@@ -85,7 +85,7 @@ pub(super) struct Supervisor {
     pub(super) sandbox: Sandbox,
     pub(super) cgroups: Cgroups,
     pub(super) group: PathBuf,
-    pub(super) stage: Stage,
+    pub(super) mntns: MountNamespace,
     /// User namespace of the pod; `None` for the machine's.
     pub(super) users: Option<Users>,
     pub(super) pause: Option<Pause>,
@@ -119,7 +119,7 @@ impl Supervisor {
         sandbox: Sandbox,
         cgroups: Cgroups,
         group: PathBuf,
-        stage: Stage,
+        mntns: MountNamespace,
         users: Option<Users>,
         pause: Option<Pause>,
         memory: Option<SharedMemory>,
@@ -134,7 +134,7 @@ impl Supervisor {
             sandbox,
             cgroups,
             group,
-            stage,
+            mntns,
             users,
             pause,
             memory,

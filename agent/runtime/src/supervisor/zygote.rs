@@ -17,7 +17,7 @@ use nix::sys::socket::{
 use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 
 use super::namespaces::ready::Ready;
-use super::rootfs::namespace::Stage;
+use super::rootfs::namespace::MountNamespace;
 use super::rootfs::shm::SharedMemory;
 use super::{Failure, at};
 use crate::sys;
@@ -59,7 +59,7 @@ pub(crate) fn order(zygote: &OwnedFd, directory: &Path, agent: &OwnedFd, log: &O
 /// One child (the spare) is forked ahead, with what nearly every pod needs: the fork and the first
 /// page faults of a new process take longer than the rest that a supervisor does before its pod has
 /// a network.
-pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
+pub(super) fn serve(mntns: &MountNamespace) -> io::Result<Option<Order>> {
     let orders = take_over()?;
     // Until the first order, this process may not be in its cgroup yet, nor would a spare be.
     let (mut spare, mut ordered) = (None, false);
@@ -69,7 +69,7 @@ pub(super) fn serve(stage: &Stage) -> io::Result<Option<Order>> {
                 Forked::Child(own) => {
                     // Only the zygote receives all orders.
                     drop(orders);
-                    return be_spare(&own, stage);
+                    return be_spare(&own, mntns);
                 }
                 Forked::Parent(made) => spare = made,
             }
@@ -119,12 +119,12 @@ fn begin_spare() -> Forked {
 }
 
 /// Waits for an order to become the supervisor of a pod.
-fn be_spare(orders: &OwnedFd, stage: &Stage) -> io::Result<Option<Order>> {
+fn be_spare(orders: &OwnedFd, mntns: &MountNamespace) -> io::Result<Option<Order>> {
     // A failed process is missing when it is needed: its replacement reports the cause if it fails,
     // too.
     let Ok(mut ready) = get_ready() else { return Ok(None) };
     // If it cannot be created, the pod's supervisor reports the cause.
-    ready.memory = SharedMemory::make(stage, 0).ok();
+    ready.memory = SharedMemory::make(mntns, 0).ok();
     let Some((directory, agent, log)) = receive(orders)? else {
         return Ok(None);
     };

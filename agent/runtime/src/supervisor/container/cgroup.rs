@@ -19,7 +19,7 @@ use crate::sys::{FileSystem, Mount};
 const PLACE: &str = "/sys/fs/cgroup";
 /// The container's view of its cgroups.
 pub(in crate::supervisor) const VIEW: &str = "/view";
-/// File on every stage that covers files of the hierarchy's root.
+/// File in every mount namespace that covers files of the hierarchy's root.
 const DECOY: &str = "/decoy";
 
 /// True if a configuration allows every device.
@@ -30,8 +30,8 @@ pub(in crate::supervisor) fn every_device(spec: &Spec) -> bool {
     rules.is_some_and(|rules| rules.iter().any(all))
 }
 
-/// Redirects the cgroup mount of a configuration to the container's own groups on the stage;
-/// returns the access that it grants, if there is one.
+/// Redirects the cgroup mount of a configuration to the container's own groups in the mount
+/// namespace; returns the access that it grants, if there is one.
 pub(in crate::supervisor) fn show(spec: &mut Spec) -> Option<Access> {
     let mut mounts = spec.mounts().clone().unwrap_or_default();
     let wanted = mounts.iter().find(|mount| is_view(mount))?;
@@ -81,7 +81,7 @@ impl View {
         Ok(Self::Each(all.collect::<io::Result<_>>()?, protection))
     }
 
-    /// Mounts it on the stage, in the machine's layout.
+    /// Mounts it in the mount namespace, in the machine's layout.
     pub(in crate::supervisor) fn put(self) -> io::Result<()> {
         let view = Path::new(VIEW);
         match self {
@@ -153,7 +153,7 @@ impl Root {
     }
 }
 
-/// Creates the file that covers files of the hierarchy's root on every stage.
+/// Creates the file that covers files of the hierarchy's root in every mount namespace.
 ///
 /// Its text is not UTF-8, and as `cgroup.kill` it is read-only: so libcontainer's cleanup gives up
 /// at once. The supervisor removes the groups.

@@ -26,7 +26,7 @@ use crate::supervisor::process::{affinity, exec, user};
 use crate::supervisor::rootfs::cwd::InVolume;
 use crate::supervisor::rootfs::delayed::DelayedMounts;
 use crate::supervisor::rootfs::mounts::{Last, Sources};
-use crate::supervisor::rootfs::namespace::Stage;
+use crate::supervisor::rootfs::namespace::MountNamespace;
 use crate::supervisor::rootfs::shm::{self, SharedMemory};
 use crate::supervisor::rootfs::{cwd, declared, id_mapped, namespace};
 use crate::supervisor::streams::libcontainer_log::{Complaints, described, failed_mount, init_failed};
@@ -53,7 +53,7 @@ pub(super) struct Creation<'a> {
     pub(in crate::supervisor) users: Option<&'a Users>,
     /// Shared memory of the pod; `None` for the machine's.
     pub(in crate::supervisor) memory: Option<&'a SharedMemory>,
-    pub(in crate::supervisor) stage: &'a Stage,
+    pub(in crate::supervisor) mntns: &'a MountNamespace,
     pub(in crate::supervisor) stdin: OwnedFd,
     pub(in crate::supervisor) stdout: OwnedFd,
     pub(in crate::supervisor) stderr: OwnedFd,
@@ -77,7 +77,7 @@ pub(in crate::supervisor) fn leaf(cgroups: &Cgroups, group: &Path) -> PathBuf {
 /// Mounts and files that a creation opens before it leaves the machine's mount namespace.
 struct Taken {
     home: Mount,
-    /// Shared memory of the machine; `None`: the pod's is on the stage.
+    /// Shared memory of the machine; `None`: the pod's is in the mount namespace.
     memory: Option<Mount>,
     layers: Vec<Mount>,
 }
@@ -88,7 +88,7 @@ struct Rest {
     placed: bool,
     /// Access of the container to its cgroups; `None`: they are not mounted.
     access: Option<Access>,
-    /// Number of used slots on the stage.
+    /// Number of used slots in the mount namespace.
     taken: usize,
     rootfs: PathBuf,
     sources: Sources,
@@ -112,7 +112,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .map_err(failed("open the pid namespace"))?;
     let entered = creation
         .memory
-        .map_or_else(|| creation.stage.enter(), SharedMemory::enter);
+        .map_or_else(|| creation.mntns.enter(), SharedMemory::enter);
     entered.map_err(failed("enter a mount namespace"))?;
     let (mut config, rest) = set_stage(&creation, taken, spec, joined.as_ref())?;
     let access = rest.access;
@@ -132,7 +132,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     namespace::close().map_err(failed("close the mount namespace"))?;
     // The supervisor creates them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;
-    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.stage))?;
+    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.mntns))?;
     // The process that moved this one has done so by now, or is gone.
     let back = affinity::come_back();
     back.map_err(|error| failed("use every processor")(error.into()))?;
@@ -198,7 +198,7 @@ fn take(creation: &Creation<'_>, spec: &ContainerSpec) -> Result<Taken, Refusal>
     })
 }
 
-/// Attaches the opened mounts in the stage and completes the configuration accordingly.
+/// Attaches the opened mounts in the mount namespace and completes the configuration accordingly.
 fn set_stage(
     creation: &Creation<'_>,
     taken: Taken,
@@ -216,7 +216,7 @@ fn set_stage(
     let put = own.attach(home);
     put.and_then(|()| start::make_room())
         .and_then(|()| shared.map_or(Ok(()), |shared| shared.attach(memory)))
-        .map_err(failed("set the stage"))?;
+        .map_err(failed("set up the mount namespace"))?;
     let label = label::of_mounts(&spec.spec);
     if let Some(label) = label.filter(|_| creation.memory.is_some()) {
         label::set(memory, label).map_err(failed("label the pod's shared memory"))?;
@@ -279,7 +279,7 @@ fn furnish(
         let asked = hold.until_asked();
         asked.map_err(|error| Refusal::failed("wait to be asked for the container", &error))?;
     }
-    let found = creation.stage.away(|| {
+    let found = creation.mntns.away(|| {
         directory.as_ref().map_or(Ok(()), InVolume::make)?;
         sources.take(creation.users)
     });
@@ -296,7 +296,7 @@ fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Moves this process, and so its forks, into the container's cgroup, and mounts the container's
-/// view of it on the stage.
+/// view of it in the mount namespace.
 fn enter_groups(
     creation: &Creation<'_>,
     access: Option<Access>,
@@ -305,7 +305,7 @@ fn enter_groups(
 ) -> Result<(), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let taken = creation
-        .stage
+        .mntns
         .away(|| take_groups(creation, access, any_device, tracked));
     let view = taken.map_err(failed("go among the machine's mounts"))??;
     let put = view.map_or(Ok(()), View::put);

@@ -20,7 +20,7 @@ impl Supervisor {
             cgroups: &self.cgroups,
             group: &self.group,
             directory: &self.directory,
-            stage: &self.stage,
+            mntns: &self.mntns,
             users: self.users.as_ref(),
             memory: self.memory.as_ref(),
         }

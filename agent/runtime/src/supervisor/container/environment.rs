@@ -13,7 +13,7 @@ use crate::cgroup::Cgroups;
 use crate::supervisor::job::{self, Child, Ends};
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::affinity;
-use crate::supervisor::rootfs::namespace::Stage;
+use crate::supervisor::rootfs::namespace::MountNamespace;
 use crate::supervisor::rootfs::shm::SharedMemory;
 use crate::supervisor::streams::stdio;
 use crate::supervisor::{CONTAINERS, FIRST};
@@ -26,7 +26,7 @@ pub(in crate::supervisor) struct PodEnvironment<'a> {
     pub(in crate::supervisor) group: &'a Path,
     /// Directory of the sandbox, absolute.
     pub(in crate::supervisor) directory: &'a Path,
-    pub(in crate::supervisor) stage: &'a Stage,
+    pub(in crate::supervisor) mntns: &'a MountNamespace,
     /// User namespace of the pod; `None` for the machine's.
     pub(in crate::supervisor) users: Option<&'a Users>,
     /// Shared memory of the pod; `None` for the machine's.
@@ -80,7 +80,7 @@ impl PodEnvironment<'_> {
             group,
             grouped,
             directory,
-            stage: self.stage,
+            mntns: self.mntns,
             pid_namespace: pids,
             users: self.users,
             memory: self.memory,

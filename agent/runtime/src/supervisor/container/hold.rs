@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 
 use crate::Refusal;
-use crate::supervisor::rootfs::namespace::Stage;
+use crate::supervisor::rootfs::namespace::MountNamespace;
 
 /// Number of bytes received once the network exists, and once the container is requested.
 const CONNECTED: u8 = 1;
@@ -43,7 +43,7 @@ impl Hold {
     }
 
     /// Waits for the pod's network, and joins it.
-    pub(in crate::supervisor) fn connect(&self, stage: &Stage) -> Result<(), Refusal> {
+    pub(in crate::supervisor) fn connect(&self, mntns: &MountNamespace) -> Result<(), Refusal> {
         let there = self.until(CONNECTED).and_then(|()| {
             if self.is_alone()? {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -52,7 +52,7 @@ impl Hold {
         });
         there.map_err(|error| Refusal::failed("wait for the pod's network", &error))?;
         let Some(netns) = &self.netns else { return Ok(()) };
-        let joined = stage.away(|| {
+        let joined = mntns.away(|| {
             let netns = File::open(netns)?;
             Ok::<_, io::Error>(setns(netns, CloneFlags::CLONE_NEWNET)?)
         });

@@ -57,7 +57,7 @@ impl Starter {
     }
 }
 
-/// Mounts a tmpfs for libcontainer's directory on the stage.
+/// Mounts a tmpfs for libcontainer's directory in the mount namespace.
 pub(super) fn make_room() -> io::Result<()> {
     let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
     let room = FileSystem::open("tmpfs")?;

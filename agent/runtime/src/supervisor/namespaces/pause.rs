@@ -10,7 +10,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sig
 use nix::unistd::{ForkResult, Pid, dup2_stdin};
 
 use super::users::Users;
-use crate::supervisor::rootfs::namespace::{self, Stage};
+use crate::supervisor::rootfs::namespace::{self, MountNamespace};
 use crate::sys::{self, FileSystem};
 
 /// Init process of a PID namespace: it only reaps, and dies with the supervisor, however that ends;
@@ -22,12 +22,12 @@ pub(in crate::supervisor) struct Pause {
 }
 
 impl Pause {
-    pub(in crate::supervisor) fn start(stage: &Stage, users: Option<&Users>) -> io::Result<Self> {
+    pub(in crate::supervisor) fn start(mntns: &MountNamespace, users: Option<&Users>) -> io::Result<Self> {
         let (mut reader, mut writer) = io::pipe()?;
         let (line, lifeline) = io::pipe()?;
         match sys::fork()? {
             ForkResult::Child => {
-                let made = seclude(stage)
+                let made = seclude(mntns)
                     .and_then(|()| users.map_or(Ok(()), Users::enter))
                     .and_then(|()| unshare(CloneFlags::CLONE_NEWPID).map_err(io::Error::from))
                     .and_then(|()| sys::fork());
@@ -60,8 +60,8 @@ impl Pause {
 
 /// Detaches this process, which the containers see and may be allowed to trace, from the machine's
 /// files.
-fn seclude(stage: &Stage) -> io::Result<()> {
-    stage.enter()?;
+fn seclude(mntns: &MountNamespace) -> io::Result<()> {
+    mntns.enter()?;
     let nothing = FileSystem::open("tmpfs")?;
     nothing.set("source", b"empty")?;
     nothing.set("mode", b"0555")?;

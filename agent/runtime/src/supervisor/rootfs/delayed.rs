@@ -80,7 +80,7 @@ impl DelayedMounts {
         Ok(())
     }
 
-    /// Adds the pod's shared memory, which is on the stage.
+    /// Adds the pod's shared memory, which is in the mount namespace.
     pub(super) fn add_memory(&mut self) -> io::Result<()> {
         let mount = Mount::copy(Path::new(namespace::MEMORY))?;
         mount.protect(libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC)?;

@@ -74,9 +74,9 @@ impl Sources {
     }
 
     /// Mounts them and the kernel's file systems in the root, and leaves those of libcontainer in
-    /// the configuration and their sources on the stage, from the free slot `first` on. Returns the
-    /// mounts that come last, and those after libcontainer. `origins` maps destinations to the
-    /// original sources.
+    /// the configuration and their sources in the mount namespace, from the free slot `first` on.
+    /// Returns the mounts that come last, and those after libcontainer. `origins` maps destinations
+    /// to the original sources.
     pub(in crate::supervisor) fn put(
         mut self,
         first: usize,
@@ -154,7 +154,7 @@ impl Last {
 fn mount_in(root: &mut Root, wanted: &Wanted, copy: Option<Mount>, place: &Path) -> io::Result<()> {
     match (copy, wanted.source(), wanted.typ()) {
         (Some(copy), _, _) => root.mount(&copy, wanted, place),
-        // A mount of the stage.
+        // Its source is in the mount namespace.
         (None, Some(source), _) if delayed::is_bound(wanted) => root.mount(&copied(wanted, source)?, wanted, place),
         (None, _, Some(kind)) => root.mount_new(kind, wanted),
         (None, _, None) => Err(Errno::ENODEV.into()),
@@ -187,7 +187,7 @@ fn settle_whole(spec: &mut Spec) -> bool {
     open
 }
 
-/// True if it is the pod's shared memory, which the stage holds.
+/// True if it is the pod's shared memory, which the mount namespace holds.
 fn is_memory(mount: &Wanted) -> bool {
     mount.destination() == Path::new(shm::TARGET) && mount.source().as_deref() == Some(Path::new(namespace::MEMORY))
 }

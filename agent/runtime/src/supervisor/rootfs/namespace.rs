@@ -39,12 +39,12 @@ const FILES: &str = "/files";
 const MACHINE: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Mount namespace that is copied for creations, and the machine's to return to.
-pub(in crate::supervisor) struct Stage {
+pub(in crate::supervisor) struct MountNamespace {
     namespace: OwnedFd,
     machine: OwnedFd,
 }
 
-impl Stage {
+impl MountNamespace {
     /// Created once, in the zygote, which stays in the machine's namespace.
     pub(in crate::supervisor) fn make(cgroups: &Cgroups) -> io::Result<Self> {
         let parts = MACHINE.iter().map(|part| Ok((part, Mount::private(Path::new(part))?)));
@@ -52,7 +52,7 @@ impl Stage {
         let groups = cgroup::Root::take(cgroups)?;
         let (own, machine) = (own_namespaces()?, namespace(&own_namespaces()?)?);
         let root = FileSystem::open("tmpfs")?;
-        root.set("source", b"stage")?;
+        root.set("source", b"tmpfs")?;
         root.set("mode", b"0755")?;
         let root = root.mount(0)?;
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -142,7 +142,7 @@ pub(in crate::supervisor) fn become_root(root: &Mount, somewhere: &Path) -> io::
 pub(in crate::supervisor) fn put(mount: &Mount, number: usize) -> io::Result<PathBuf> {
     let folder = mount.is_directory()?;
     let target = Path::new(if folder { FOLDERS } else { FILES }).join(number.to_string());
-    // All stages share this file system, so another creation may have made it before.
+    // All copies share this file system, so another creation may have made it before.
     let made = if folder {
         fs::create_dir(&target)
     } else {
@@ -155,7 +155,7 @@ pub(in crate::supervisor) fn put(mount: &Mount, number: usize) -> io::Result<Pat
     Ok(target)
 }
 
-/// Makes the stage read-only: other processes may see it from here on.
+/// Makes the mount namespace read-only: other processes may see it from here on.
 pub(in crate::supervisor) fn close() -> io::Result<()> {
     let none: Option<&str> = None;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;

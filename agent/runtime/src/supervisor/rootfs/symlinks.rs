@@ -43,7 +43,7 @@ const FOLLOWED: usize = 40;
 
 /// Resolves the destination of each mount of a configuration. Refuses destinations at or above
 /// `/dev` that are not named so; and below it, if a mount covers it `later`. `sources` are the bind
-/// mounts' sources on the machine, by their numbers; the others are on the stage.
+/// mounts' sources on the machine, by their numbers; the others are in the mount namespace.
 pub(super) fn follow(
     rootfs: &Path,
     config: &Spec,
