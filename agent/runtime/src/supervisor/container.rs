@@ -4,7 +4,7 @@
 //! 2. [`create`] is the child: libcontainer, configured by [`spec`], [`cgroup`] and [`seccomp`]
 //! 3. [`start`] starts the program, [`remove`] removes the container
 //!
-//! [`foreseen`], [`hold`] and [`depth`] create a container ahead of its request.
+//! [`foreseen`], [`sync_pipe`] and [`depth`] create a container ahead of its request.
 
 pub(super) mod cgroup;
 pub(super) mod create;
@@ -12,8 +12,8 @@ mod create_calls;
 mod depth;
 pub(super) mod environment;
 pub(super) mod foreseen;
-mod hold;
 mod remove;
 mod seccomp;
 pub(crate) mod spec;
 pub(super) mod start;
+mod sync_pipe;

@@ -41,12 +41,12 @@ const ATTEMPTS: u32 = 10;
 /// Keeps a pipe open for reading. A shim that opens a pipe without a reader blocks, and its whole
 /// pod with it. So a reader is kept if it is unknown whether the shim has opened the pipe: after a
 /// call without an answer, and for execs of an earlier agent.
-struct Hold {
+struct FifoReader {
     shared: Arc<Shared>,
     pipe: Option<pipe::Receiver>,
 }
 
-impl Hold {
+impl FifoReader {
     fn open(shared: &Arc<Shared>, path: &Path) -> io::Result<Self> {
         // Read-write, so that it has no end.
         let pipe = pipe::OpenOptions::new().read_write(true).open_receiver(path)?;
@@ -63,7 +63,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for FifoReader {
     fn drop(&mut self) {
         let Some(mut pipe) = self.pipe.take() else { return };
         self.shared.spawn(async move {
@@ -136,9 +136,9 @@ impl Exec {
     /// Starts the program; returns its PID. Its output must have readers already.
     pub(in crate::containerd) async fn start(&self, process: &Process, pipes: &Pipes) -> Result<i32, Error> {
         let outputs = [Some(&pipes.stdout), pipes.stderr.as_ref()];
-        let mut holds = Vec::new();
+        let mut readers = Vec::new();
         for path in outputs.into_iter().flatten() {
-            holds.push(Hold::open(&self.shared, path).map_err(io_error("open", path))?);
+            readers.push(FifoReader::open(&self.shared, path).map_err(io_error("open", path))?);
         }
         let text = |path: Option<&PathBuf>| path.map(|path| path.display().to_string()).unwrap_or_default();
         let spec = serde_json::to_vec(process).map_err(|error| Refusal::failed("encode the process", &error))?;
@@ -163,8 +163,8 @@ impl Exec {
         let started = within(TASK, "exec", client.tasks().start(request)).await;
         // containerd answered, so the shim does not wait for a reader.
         let silent = started.as_ref().is_err_and(|error| meaning(error) == Meaning::Silent);
-        for hold in &mut holds {
-            hold.release(!silent);
+        for reader in &mut readers {
+            reader.release(!silent);
         }
         let pid = started.map_err(creation::program)?.pid;
         Ok(i32::try_from(pid).map_err(|error| Refusal::failed("exec", &error))?)
@@ -261,7 +261,7 @@ impl Shared {
             for entry in fs::read_dir(container).into_iter().flatten().flatten() {
                 for path in OUTPUTS.map(|name| entry.path().join(name)) {
                     let is_pipe = fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_fifo());
-                    if is_pipe && let Err(error) = Hold::open(self, &path) {
+                    if is_pipe && let Err(error) = FifoReader::open(self, &path) {
                         tracing::warn!(path = %path.display(), %error, "an exec of an earlier agent may wait");
                     }
                 }

@@ -12,9 +12,9 @@ use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 use super::cgroup::{Access, View};
-use super::hold::Hold;
 use super::spec::{PidNamespace, Place, confine, is_closed};
 use super::start::{self, Starter};
+use super::sync_pipe::SyncPipe;
 use super::{cgroup, depth, seccomp};
 use crate::cgroup::Cgroups;
 use crate::files::overlay::{self, Writable};
@@ -62,7 +62,7 @@ pub(super) struct Creation<'a> {
     /// Connected when the init process exists.
     pub(in crate::supervisor) starter: &'a Starter,
     /// Waits for the pod's network and volumes; `None` if they exist already.
-    pub(in crate::supervisor) hold: Option<&'a Hold>,
+    pub(in crate::supervisor) sync_pipe: Option<&'a SyncPipe>,
 }
 
 /// Returns the cgroup of a container's first processes.
@@ -132,7 +132,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     namespace::close().map_err(failed("close the mount namespace"))?;
     // The supervisor creates them meanwhile.
     enter_groups(&creation, access, any_device, tracked)?;
-    creation.hold.map_or(Ok(()), |hold| hold.connect(creation.mntns))?;
+    creation.sync_pipe.map_or(Ok(()), |pipe| pipe.connect(creation.mntns))?;
     // The process that moved this one has done so by now, or is gone.
     let back = affinity::come_back();
     back.map_err(|error| failed("use every processor")(error.into()))?;
@@ -241,8 +241,8 @@ fn set_stage(
         grouped: true,
         settled: true,
     };
-    let held = creation.hold.filter(|_| creation.users.is_none());
-    let placed = held.is_some_and(|hold| hold.placed) && !depth::is_looked_into(&spec.spec);
+    let held = creation.sync_pipe.filter(|_| creation.users.is_none());
+    let placed = held.is_some_and(|pipe| pipe.placed) && !depth::is_looked_into(&spec.spec);
     let directory = cwd::in_volume(&spec.spec);
     let sources = Sources::of(&mut spec.spec);
     let mut config = confine(spec.spec, &identity, &place)?;
@@ -275,8 +275,8 @@ fn furnish(
         mut sources,
         directory,
     } = rest;
-    if let Some(hold) = creation.hold.filter(|_| !placed) {
-        let asked = hold.until_asked();
+    if let Some(pipe) = creation.sync_pipe.filter(|_| !placed) {
+        let asked = pipe.until_asked();
         asked.map_err(|error| Refusal::failed("wait to be asked for the container", &error))?;
     }
     let found = creation.mntns.away(|| {
@@ -321,7 +321,7 @@ fn take_groups(
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
     let (cgroups, leaf) = (creation.cgroups, leaf(creation.cgroups, &creation.group));
     let made = (&creation.grouped).read_exact(&mut [0]);
-    let made = match creation.hold {
+    let made = match creation.sync_pipe {
         // The failure is reported by the request that creates the container.
         Some(_) => made,
         // If the supervisor could not create it, this error says why.

@@ -76,7 +76,7 @@ impl Supervisor {
                 spec,
                 stdio: wanted,
                 pids: pid_namespace,
-                hold: None,
+                sync_pipe: None,
             };
             let (child, ends) = self.environment().begin(asked, &self.connections())?;
             child.job(deadline, purpose(ends, None))
@@ -125,7 +125,7 @@ impl Supervisor {
             spec: &again.spec,
             stdio: again.wanted,
             pids: again.pids,
-            hold: None,
+            sync_pipe: None,
         };
         match self.environment().begin(asked, &self.connections()) {
             Ok((child, ends)) => {

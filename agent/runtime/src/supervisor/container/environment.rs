@@ -6,9 +6,9 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 
 use super::create::{self, Creation};
-use super::hold::Hold;
 use super::spec::PidNamespace;
 use super::start::Starter;
+use super::sync_pipe::SyncPipe;
 use crate::cgroup::Cgroups;
 use crate::supervisor::job::{self, Child, Ends};
 use crate::supervisor::namespaces::users::Users;
@@ -40,7 +40,7 @@ pub(in crate::supervisor) struct Asked<'a> {
     pub(in crate::supervisor) stdio: protocol::Stdio,
     pub(in crate::supervisor) pids: PidNamespace,
     /// Wait for the request; `None` if it does not wait.
-    pub(in crate::supervisor) hold: Option<Hold>,
+    pub(in crate::supervisor) sync_pipe: Option<SyncPipe>,
 }
 
 impl PodEnvironment<'_> {
@@ -66,7 +66,7 @@ impl PodEnvironment<'_> {
             spec,
             stdio: wanted,
             pids,
-            hold,
+            sync_pipe,
         } = asked;
         let group = self.group.join(id);
         let (streams, [stdin, stdout, stderr]) = stdio::open(id, wanted).map_err(failed("make the streams"))?;
@@ -89,12 +89,12 @@ impl PodEnvironment<'_> {
             stderr,
             terminal: wanted.terminal,
             starter: &starter,
-            hold: hold.as_ref(),
+            sync_pipe: sync_pipe.as_ref(),
         };
         let work = |tracked| create::create(creation, spec, tracked);
         let child = job::spawn_lingering(tracking.as_ref(), &foreign, work, || {
             // Without a supervisor there is nothing to wait for.
-            hold.as_ref().map_or(Ok(()), Hold::until_asked).ok();
+            sync_pipe.as_ref().map_or(Ok(()), SyncPipe::until_asked).ok();
         });
         let child = child.map_err(failed("fork"))?;
         affinity::send_away(child.pid);

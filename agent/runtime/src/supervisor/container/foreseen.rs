@@ -14,8 +14,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::environment::{Asked, PodEnvironment};
-use super::hold::Hold;
 use super::spec::PidNamespace;
+use super::sync_pipe::SyncPipe;
 use crate::clock::monotonic;
 use crate::protocol::{self, Early, FORESEEN};
 use crate::supervisor::exits::remove_traces;
@@ -72,7 +72,7 @@ fn begin(
 ) -> Result<Job, Refusal> {
     let (ours, go) = io::pipe().map_err(|error| Refusal::failed("make a pipe", &error))?;
     foreign.push(go.as_raw_fd());
-    let hold = Hold::new(ours, spec.netns.clone(), placed);
+    let sync_pipe = SyncPipe::new(ours, spec.netns.clone(), placed);
     let pids = if spec.host_pid {
         PidNamespace::Host
     } else {
@@ -83,7 +83,7 @@ fn begin(
         spec: &container,
         stdio: wanted,
         pids,
-        hold: Some(hold),
+        sync_pipe: Some(sync_pipe),
     };
     let (child, ends) = environment.begin(asked, &foreign)?;
     let foreseen = Foreseen {

@@ -1,4 +1,4 @@
-//! Waiting of a child that creates a container ahead of time.
+//! Synchronization of the supervisor and a child that creates a container ahead of its request.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -17,7 +17,7 @@ const CONNECTED: u8 = 1;
 const ASKED: u8 = 2;
 
 /// Pipe from the supervisor, and the namespace that is joined meanwhile.
-pub(in crate::supervisor) struct Hold {
+pub(in crate::supervisor) struct SyncPipe {
     words: PipeReader,
     heard: Cell<u8>,
     /// Network namespace of the pod, joined when it exists; `None` for the machine's.
@@ -26,7 +26,7 @@ pub(in crate::supervisor) struct Hold {
     pub(super) placed: bool,
 }
 
-impl Hold {
+impl SyncPipe {
     pub(in crate::supervisor) fn new(words: PipeReader, netns: Option<PathBuf>, placed: bool) -> Self {
         Self {
             words,
