@@ -25,8 +25,8 @@ pub(crate) struct Configuration {
     pub(crate) cgroup_root: String,
 }
 
-/// Limit of foreseen containers of one pod.
-pub(crate) const FORESEEN: usize = 4;
+/// Limit of precreated containers of one pod.
+pub(crate) const PRECREATED: usize = 4;
 
 /// Messages to a new supervisor after its configuration and before requests.
 #[derive(Debug, Serialize, Deserialize)]

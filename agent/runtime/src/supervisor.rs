@@ -127,7 +127,7 @@ fn supervise(order: Order, mntns: MountNamespace, cgroups: Cgroups) -> ExitCode 
         ready.and_then(|ready| set_up(&directory, configuration, mntns, cgroups, ready, &mut agent, &mut jobs));
     let (result, supervisor) = match set_up {
         Ok(mut supervisor) => {
-            supervisor.jobs = container::foreseen::wait_on(jobs);
+            supervisor.jobs = container::precreate::wait_on(jobs);
             let (sandbox, supervisor_pid) = (supervisor.sandbox(), nix::unistd::getpid().as_raw());
             (
                 Ok(Answer::Ready {
@@ -180,7 +180,7 @@ fn set_up(
 ) -> Result<state::Supervisor, Failure> {
     let Configuration { spec, cgroup_root } = configuration;
     let mut hear = |environment: Option<&PodEnvironment<'_>>, wait| {
-        container::foreseen::hear(agent, &spec, environment, jobs, wait).map_err(at("wait for the network"))
+        container::precreate::hear(agent, &spec, environment, jobs, wait).map_err(at("wait for the network"))
     };
     // The user namespace of a pod is found by its network namespace.
     let mut connected = spec.user_ids.is_some() && hear(None, true)?;
@@ -200,7 +200,7 @@ fn set_up(
         users: users.as_ref(),
         memory: memory.as_ref(),
     };
-    // Create the foreseen containers first: making the groups takes a while on v1.
+    // Create the precreated containers first: making the groups takes a while on v1.
     connected = connected || hear(Some(&environment), false)?;
     cgroups.create(&group).map_err(at("create the pod's cgroup"))?;
     failpoint::reach("group made");
@@ -209,7 +209,7 @@ fn set_up(
     }
     join_network(&spec)?;
     namespaces::sysctls::set(&spec).map_err(at("set what the pod wants of the kernel"))?;
-    container::foreseen::connect(jobs);
+    container::precreate::connect(jobs);
     let pause = if spec.share_process_namespace && !spec.host_pid {
         Some(Pause::start(&mntns, users.as_ref()).map_err(at("make the shared pid namespace"))?)
     } else {

@@ -30,7 +30,7 @@ const UP: &[&str] = &[
     "volumes made",
     "created",
 ];
-const UP_EMBEDDED: &[&str] = &["container foreseen"];
+const UP_EMBEDDED: &[&str] = &["container precreated"];
 const UP_CONTAINERD: &[&str] = &["snapshot made", "container stored", "task made"];
 const RUNNING: &[&str] = &["start told", "started"];
 /// On its way down.

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{Shared, calls};
 use crate::ContainerSpec;
-use crate::protocol::{self, Early, FORESEEN};
+use crate::protocol::{self, Early, PRECREATED};
 
 /// Largest frame: all frames of a sandbox fit into a socket's buffer.
 const SIZE: usize = 32 << 10;
@@ -22,7 +22,7 @@ pub(super) struct Frames {
 
 impl Default for Frames {
     fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(FORESEEN);
+        let (sender, receiver) = mpsc::channel(PRECREATED);
         Self {
             sender,
             receiver: Some(receiver),
@@ -31,11 +31,11 @@ impl Default for Frames {
 }
 
 /// Frames by sandbox ID.
-pub(super) type Foreseen = BTreeMap<String, Frames>;
+pub(super) type Announced = BTreeMap<String, Frames>;
 
 impl Shared {
-    fn all_foreseen(&self) -> MutexGuard<'_, Foreseen> {
-        self.foreseen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all_announced(&self) -> MutexGuard<'_, Announced> {
+        self.announced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the announcement until the sandbox is created, or removed.
@@ -55,21 +55,21 @@ impl Shared {
         let Some(frame) = frame.filter(|frame| frame.len() <= SIZE) else {
             return;
         };
-        let mut foreseen = self.all_foreseen();
+        let mut announced = self.all_announced();
         // Frames beyond the limit, or too late for the supervisor, are dropped.
-        let frames = foreseen.entry(sandbox.to_owned()).or_default();
+        let frames = announced.entry(sandbox.to_owned()).or_default();
         frames.sender.try_send(frame).ok();
     }
 
     /// Frames of a sandbox that is created now, and those to come.
-    pub(super) fn foreseen(&self, sandbox: &str) -> mpsc::Receiver<Vec<u8>> {
-        let mut foreseen = self.all_foreseen();
-        let frames = foreseen.entry(sandbox.to_owned()).or_default();
+    pub(super) fn announced(&self, sandbox: &str) -> mpsc::Receiver<Vec<u8>> {
+        let mut announced = self.all_announced();
+        let frames = announced.entry(sandbox.to_owned()).or_default();
         frames.receiver.take().unwrap_or_else(|| mpsc::channel(1).1)
     }
 
     /// Drops the frames of a sandbox.
-    pub(super) fn forget_foreseen(&self, sandbox: &str) {
-        self.all_foreseen().remove(sandbox);
+    pub(super) fn forget_announced(&self, sandbox: &str) {
+        self.all_announced().remove(sandbox);
     }
 }

@@ -88,7 +88,7 @@ struct Shared {
     program: Program,
     zygote: Zygotes,
     connections: Mutex<BTreeMap<String, Arc<Connection>>>,
-    foreseen: Mutex<ahead::Foreseen>,
+    announced: Mutex<ahead::Announced>,
     /// Sandboxes without processes that are about to be removed. IDs are not reused.
     ended: Mutex<BTreeSet<String>>,
     events: broadcast::Sender<Event>,
@@ -138,7 +138,7 @@ impl Embedded {
         } = Opened::at(&config.state_dir, &config.cgroup_root, &FOLDERS)?;
         let program = Program::seal(&config.program, &state_dir);
         let zygote = Zygotes::default();
-        let (connections, foreseen, ended) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (connections, announced, ended) = (Mutex::default(), Mutex::default(), Mutex::default());
         let tasks = Mutex::new(JoinSet::new());
         let events = broadcast::channel(1024).0;
         let shared = Shared {
@@ -149,7 +149,7 @@ impl Embedded {
             program,
             zygote,
             connections,
-            foreseen,
+            announced,
             ended,
             events,
             tasks,

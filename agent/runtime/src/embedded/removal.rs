@@ -39,7 +39,7 @@ impl Shared {
 
     /// Removes a sandbox; succeeds if it does not exist.
     pub(super) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), Error> {
-        self.forget_foreseen(id);
+        self.forget_announced(id);
         let ended = if self.ended().contains(id) {
             Ok(())
         } else {

@@ -117,17 +117,17 @@ async fn in_time<T>(talk: impl Future<Output = io::Result<T>>) -> io::Result<T> 
     talked.map_err(io::Error::from).flatten()
 }
 
-/// Sends foreseen containers to a supervisor until the network exists. Returns false if there will
+/// Sends announced containers to a supervisor until the network exists. Returns false if there will
 /// be none.
 async fn until_connected(
     stream: &mut UnixStream,
-    mut foreseen: mpsc::Receiver<Vec<u8>>,
+    mut announced: mpsc::Receiver<Vec<u8>>,
     mut connected: Connected,
 ) -> io::Result<bool> {
     loop {
         tokio::select! {
             biased;
-            Some(frame) = foreseen.recv() => match in_time(stream.write_all(&frame)).await {
+            Some(frame) = announced.recv() => match in_time(stream.write_all(&frame)).await {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(error),
                 // A failed supervisor has sent its error, which is read later.
                 Ok(()) | Err(_) => {}
@@ -158,7 +158,7 @@ impl Shared {
         }
         failpoint::reach("directory made");
         let spawned = self.spawn(spec, connected).await;
-        self.forget_foreseen(&id);
+        self.forget_announced(&id);
         match spawned {
             Ok(sandbox) => Ok(sandbox),
             Err(error) => {
@@ -186,8 +186,8 @@ impl Shared {
             cgroup_root: self.config.cgroup_root.clone(),
         };
         let mut configuration = protocol::encode(&configuration, &[]).map_err(failed())?;
-        let mut foreseen = self.foreseen(&id);
-        while let Ok(frame) = foreseen.try_recv() {
+        let mut announced = self.announced(&id);
+        while let Ok(frame) = announced.try_recv() {
             configuration.extend(frame);
         }
         ours.set_nonblocking(true).map_err(failed())?;
@@ -206,7 +206,7 @@ impl Shared {
             Ok::<_, io::Error>(stream)
         };
         let mut stream = in_time(configured).await.map_err(failed())?;
-        let connected = until_connected(&mut stream, foreseen, connected).await;
+        let connected = until_connected(&mut stream, announced, connected).await;
         if !connected.map_err(failed())? {
             // It must be idle when the sandbox is removed: it exits on end-of-file.
             let ended = async {

@@ -4,14 +4,14 @@
 //! 2. [`create`] is the child: libcontainer, configured by [`spec`], [`cgroup`] and [`seccomp`]
 //! 3. [`start`] starts the program, [`remove`] removes the container
 //!
-//! [`foreseen`], [`sync_pipe`] and [`depth`] create a container ahead of its request.
+//! [`precreate`], [`sync_pipe`] and [`depth`] create a container ahead of its request.
 
 pub(super) mod cgroup;
 pub(super) mod create;
 mod create_calls;
 mod depth;
 pub(super) mod environment;
-pub(super) mod foreseen;
+pub(super) mod precreate;
 mod remove;
 mod seccomp;
 pub(crate) mod spec;

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, waitid};
 use nix::unistd::Pid;
 
-use super::job::{Foreseen, Job, LOOK, Purpose, Ticket};
+use super::job::{Job, LOOK, Precreated, Purpose, Ticket};
 use super::state::{Entry, Execution, JOB_LIMIT, Kind, Supervisor};
 use super::{CONTAINERS, RECORD, SOCKET};
 use crate::cgroup::Cgroups;
@@ -92,7 +92,7 @@ impl Supervisor {
         for exec in &mut self.execs {
             exec.deadline = Duration::ZERO;
         }
-        let unasked = |job: &&mut Job| matches!(job.purpose, Purpose::Foreseen(_));
+        let unasked = |job: &&mut Job| matches!(job.purpose, Purpose::Precreated(_));
         for job in self.jobs.iter_mut().filter(unasked) {
             job.deadline = Duration::ZERO;
         }
@@ -134,7 +134,7 @@ impl Supervisor {
                 // The process became a child of this one just now.
                 Purpose::Over(made) => self.claim(made),
                 // If it failed, the request for the container gets the cause.
-                Purpose::Foreseen(Foreseen { id, .. }) => {
+                Purpose::Precreated(Precreated { id, .. }) => {
                     self.forget(&id);
                     self.throttle();
                 }
@@ -247,8 +247,8 @@ impl Supervisor {
             // of the job.
             kill(Pid::from_raw(job.pid), Signal::SIGKILL).ok();
             job.deadline = now + JOB_LIMIT;
-            if let Purpose::Foreseen(foreseen) = &mut job.purpose {
-                foreseen.over = true;
+            if let Purpose::Precreated(precreated) = &mut job.purpose {
+                precreated.over = true;
             }
         }
         let late = |exec: &Execution| exec.deadline <= now && exec.pid.is_some();

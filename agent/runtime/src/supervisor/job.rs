@@ -40,7 +40,7 @@ pub(super) struct Ends {
 }
 
 /// Container that a child has begun ahead of its request.
-pub(super) struct Foreseen {
+pub(super) struct Precreated {
     pub(super) id: String,
     /// Configuration of the container.
     pub(super) spec: Vec<u8>,
@@ -51,7 +51,7 @@ pub(super) struct Foreseen {
     pub(super) over: bool,
 }
 
-impl Foreseen {
+impl Precreated {
     /// Descriptors that end the child's wait, and the container's input.
     pub(super) fn signals(&self) -> Vec<RawFd> {
         let input = match &self.ends.streams {
@@ -97,7 +97,7 @@ pub(super) enum Purpose {
         again: Option<Box<Again>>,
     },
     /// Container that was not requested yet.
-    Foreseen(Foreseen),
+    Precreated(Precreated),
     /// Exec with this key.
     Exec(u64),
     /// Removal; answers these requests with `answer`, unless the removal itself fails.
@@ -113,7 +113,7 @@ pub(super) enum Purpose {
 /// inherited them would keep them open.
 pub(super) fn signals(jobs: &[Job]) -> Vec<RawFd> {
     let own = |job: &Job| match &job.purpose {
-        Purpose::Foreseen(foreseen) => foreseen.signals(),
+        Purpose::Precreated(precreated) => precreated.signals(),
         Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_) => Vec::new(),
     };
     jobs.iter().flat_map(own).collect()

@@ -54,17 +54,17 @@ impl Supervisor {
             start: None,
             again,
         };
-        let foreseen = self.foreseen(&id, |foreseen| foreseen.is(wanted, &pid_namespace, spec));
-        let job = if let Some(waiting) = foreseen {
+        let precreated = self.precreated(&id, |precreated| precreated.is(wanted, &pid_namespace, spec));
+        let job = if let Some(waiting) = precreated {
             waiting.turned(deadline, |waited_for| match waited_for {
-                Purpose::Foreseen(mut foreseen) => {
-                    foreseen.go_on();
+                Purpose::Precreated(mut precreated) => {
+                    precreated.go_on();
                     let again = Again {
-                        spec: foreseen.spec,
+                        spec: precreated.spec,
                         wanted,
                         pids: pid_namespace,
                     };
-                    purpose(foreseen.ends, Some(Box::new(again)))
+                    purpose(precreated.ends, Some(Box::new(again)))
                 }
                 other @ (Purpose::Create { .. } | Purpose::Exec(_) | Purpose::Remove { .. } | Purpose::Over(_)) => {
                     other
@@ -93,7 +93,7 @@ impl Supervisor {
                 true
             }
             Purpose::Create { .. }
-            | Purpose::Foreseen(_)
+            | Purpose::Precreated(_)
             | Purpose::Exec(_)
             | Purpose::Remove { .. }
             | Purpose::Over(_) => false,

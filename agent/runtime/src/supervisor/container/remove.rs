@@ -18,7 +18,7 @@ impl Supervisor {
                 state: "being created".to_owned(),
             }));
         }
-        drop(self.foreseen(id, |_| false));
+        drop(self.precreated(id, |_| false));
         let kill_first = match self.find(id) {
             Ok(entry) if !matches!(entry.container.state, State::Exited { .. }) => {
                 entry.removal.push(ticket);

@@ -1,7 +1,7 @@
 //! Containers that are created ahead of their request, while the network and the volumes of their
 //! pod are set up.
 //!
-//! A child goes as far as it can without those, and waits. When the request matches the foreseen
+//! A child goes as far as it can without those, and waits. When the request matches the precreated
 //! container, little is left to do; otherwise the child is killed and its work is removed. If the
 //! mount points of all volumes exist from the beginning, only the network is missing: then the
 //! child creates the whole container, reports that, and waits for the request before it is started.
@@ -17,14 +17,14 @@ use super::environment::{Asked, PodEnvironment};
 use super::spec::PidNamespace;
 use super::sync_pipe::SyncPipe;
 use crate::clock::monotonic;
-use crate::protocol::{self, Early, FORESEEN};
+use crate::protocol::{self, Early, PRECREATED};
 use crate::supervisor::exits::remove_traces;
-use crate::supervisor::job::{Foreseen, Job, Purpose, signals};
+use crate::supervisor::job::{Job, Precreated, Purpose, signals};
 use crate::supervisor::read_frame;
 use crate::supervisor::state::Supervisor;
 use crate::{Refusal, SandboxSpec};
 
-/// Time after which a foreseen container that was not requested is given up.
+/// Time after which a precreated container that was not requested is given up.
 const EXPIRY: Duration = Duration::from_secs(10);
 
 /// Reads the agent's early messages until the pod's network exists (with `wait`) or none is
@@ -54,11 +54,11 @@ pub(in crate::supervisor) fn hear(
         };
         // A container that joins a namespace that does not exist yet cannot begin.
         let joins = spec.share_process_namespace && !spec.host_pid;
-        if let Some(environment) = environment.filter(|_| !joins && jobs.len() < FORESEEN) {
+        if let Some(environment) = environment.filter(|_| !joins && jobs.len() < PRECREATED) {
             let foreign = [signals(jobs), vec![agent.as_raw_fd()]].concat();
             // A failure is reported when the container is requested.
             jobs.extend(begin(spec, environment, asked, container, foreign).ok());
-            failpoint::reach("container foreseen");
+            failpoint::reach("container precreated");
         }
     }
 }
@@ -86,7 +86,7 @@ fn begin(
         sync_pipe: Some(sync_pipe),
     };
     let (child, ends) = environment.begin(asked, &foreign)?;
-    let foreseen = Foreseen {
+    let precreated = Precreated {
         id,
         spec: container,
         wanted,
@@ -94,19 +94,19 @@ fn begin(
         go,
         over: false,
     };
-    Ok(child.job(monotonic() + EXPIRY, Purpose::Foreseen(foreseen)))
+    Ok(child.job(monotonic() + EXPIRY, Purpose::Precreated(precreated)))
 }
 
 /// Tells children that their pod's network exists.
 pub(in crate::supervisor) fn connect(jobs: &mut [Job]) {
     for job in jobs {
-        if let Purpose::Foreseen(foreseen) = &mut job.purpose {
-            foreseen.go_on();
+        if let Purpose::Precreated(precreated) = &mut job.purpose {
+            precreated.go_on();
         }
     }
 }
 
-/// Restarts the deadlines of foreseen containers: they could not be requested before.
+/// Restarts the deadlines of precreated containers: they could not be requested before.
 pub(in crate::supervisor) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
     let deadline = monotonic() + EXPIRY;
     jobs.into_iter()
@@ -115,12 +115,12 @@ pub(in crate::supervisor) fn wait_on(jobs: Vec<Job>) -> Vec<Job> {
 }
 
 impl Supervisor {
-    /// Returns the child of a foreseen container, if it `fits`; otherwise ends the child.
-    pub(in crate::supervisor) fn foreseen(&mut self, id: &str, fits: impl FnOnce(&Foreseen) -> bool) -> Option<Job> {
-        let waits = |job: &Job| matches!(&job.purpose, Purpose::Foreseen(foreseen) if foreseen.id == id);
+    /// Returns the child of a precreated container, if it `fits`; otherwise ends the child.
+    pub(super) fn precreated(&mut self, id: &str, fits: impl FnOnce(&Precreated) -> bool) -> Option<Job> {
+        let waits = |job: &Job| matches!(&job.purpose, Purpose::Precreated(precreated) if precreated.id == id);
         let index = self.jobs.iter().position(waits)?;
         let job = self.jobs.swap_remove(index);
-        if matches!(&job.purpose, Purpose::Foreseen(foreseen) if !job.has_ended() && fits(foreseen)) {
+        if matches!(&job.purpose, Purpose::Precreated(precreated) if !job.has_ended() && fits(precreated)) {
             return Some(job);
         }
         // Throttled by the quota, it would not even die.
