@@ -21,7 +21,7 @@ from kubernetes.client.rest import ApiException
 
 GROUP, VERSION, PLURAL = "example.com", "v1", "sleepers"
 NAMESPACE = "kopf"
-PATIENCE = 60
+TIMEOUT = 60
 IMAGE = ""
 
 
@@ -32,7 +32,7 @@ def equal(found, expected):
 
 def eventually(what, look):
     """The first answer that is not None; errors and the last look are told when none comes."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while True:
         try:
             found, last = look()
@@ -216,7 +216,7 @@ def main():
             play()
         finally:
             stop.set()
-            operator.join(PATIENCE)
+            operator.join(TIMEOUT)
     equal(failed, [])
     definitions.delete_custom_resource_definition(f"{PLURAL}.{GROUP}")
     client.CoreV1Api().delete_namespace(NAMESPACE)

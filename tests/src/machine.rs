@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::{leaks, process};
 
 /// Timeout of a condition. Generous: the machine runs other tests at the same time.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A network namespace with its own uplink, so that a test does not affect the machine's network.
 pub struct Namespace {
@@ -416,8 +416,8 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -
             Ok(value) => return Ok(value),
             Err(seen) => seen,
         };
-        if now().duration_since(start) > PATIENCE {
-            bail!("{what}: not within {PATIENCE:?}; last seen: {seen}");
+        if now().duration_since(start) > TIMEOUT {
+            bail!("{what}: not within {TIMEOUT:?}; last seen: {seen}");
         }
         std::thread::park_timeout(Duration::from_millis(20));
     }

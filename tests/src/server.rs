@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::http::Target;
-use crate::machine::{Namespace, PATIENCE};
+use crate::machine::{Namespace, TIMEOUT};
 use crate::process;
 
 /// A running control plane; it is killed when this is dropped.
@@ -131,7 +131,7 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, up)
+        tokio::time::timeout(TIMEOUT, up)
             .await
             .with_context(|| std::fs::read_to_string(self.home.path().join("controlplane.log")).unwrap_or_default())
     }

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt as _};
-use tests::machine::{Machine, PATIENCE};
+use tests::machine::{Machine, TIMEOUT};
 use tests::{images, process};
 
 /// Path at which `.ci/prerequisites --tools` installs the clients.
@@ -107,10 +107,10 @@ fn a_rust_controller_follows_its_objects() -> anyhow::Result<()> {
                 let kubeconfig = Kubeconfig::read_from(machine.kubeconfig())?;
                 let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
                 let client = Client::try_from(config)?;
-                tokio::time::timeout(PATIENCE, call(client.clone())).await??;
-                tokio::time::timeout(PATIENCE, controller::reconcile(client.clone())).await??;
-                tokio::time::timeout(PATIENCE, operator::operate(client.clone(), image)).await??;
-                tokio::time::timeout(PATIENCE, lease::lead(client)).await?
+                tokio::time::timeout(TIMEOUT, call(client.clone())).await??;
+                tokio::time::timeout(TIMEOUT, controller::reconcile(client.clone())).await??;
+                tokio::time::timeout(TIMEOUT, operator::operate(client.clone(), image)).await??;
+                tokio::time::timeout(TIMEOUT, lease::lead(client)).await?
             })
         });
         work.join().unwrap_or_else(|_| anyhow::bail!("the client panicked"))

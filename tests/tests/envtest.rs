@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use server::authn::pki::{Pki, Profile, kubeconfig};
 use tests::http::Target;
-use tests::machine::PATIENCE;
+use tests::machine::TIMEOUT;
 use tests::process;
 
 /// A free port of the loopback, given once and to this process alone: one of the kernel's choice, as envtest takes it, may
@@ -176,7 +176,7 @@ impl Environment {
             }
         };
         let log = || fs::read_to_string(self.home.path().join("api.log")).unwrap_or_default();
-        tokio::time::timeout(PATIENCE, up).await.with_context(log)
+        tokio::time::timeout(TIMEOUT, up).await.with_context(log)
     }
 
     async fn ask(&self, user: &Target, method: Method, path: &str, body: Value) -> anyhow::Result<(StatusCode, Value)> {
@@ -252,7 +252,7 @@ async fn envtest_finds_an_api_server_that_keeps_its_objects_with_etcd() -> anyho
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, listening)
+    tokio::time::timeout(TIMEOUT, listening)
         .await
         .context("etcd does not listen")?;
     let (policy, log) = (

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::Target;
-use tests::machine::{Machine, Namespace, PATIENCE, Setup, eventually};
+use tests::machine::{Machine, Namespace, Setup, TIMEOUT, eventually};
 use tests::server::Server;
 use tests::{images, process};
 
@@ -271,7 +271,7 @@ async fn no_acknowledged_write_is_lost() -> anyhow::Result<()> {
             }
         };
         // Why they do not write is told when they have ended.
-        tokio::time::timeout(PATIENCE, answered).await.ok();
+        tokio::time::timeout(TIMEOUT, answered).await.ok();
         // The moment of the kill differs from round to round.
         tokio::time::sleep(Duration::from_millis(20 + (round as u64 * 7) % 60)).await;
         killed.store(true, Ordering::SeqCst);

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tests::http::Target;
 use tests::images;
-use tests::machine::{Machine, PATIENCE, eventually};
+use tests::machine::{Machine, TIMEOUT, eventually};
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -193,7 +193,7 @@ async fn change_and_ask(machine: &Machine, server: &str) -> anyhow::Result<Vec<D
             if answer.windows(target.len()).any(|part| part == target.as_bytes()) {
                 break;
             }
-            ensure!(begun.elapsed() < PATIENCE, "{target}: {answer:?}");
+            ensure!(begun.elapsed() < TIMEOUT, "{target}: {answer:?}");
         }
         took.push(begun.elapsed());
     }

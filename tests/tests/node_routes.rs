@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use lab::Lab;
 use nix::sys::signal::Signal;
-use tests::machine::{Namespace, PATIENCE, eventually};
+use tests::machine::{Namespace, TIMEOUT, eventually};
 use tests::{images, process};
 
 const OBJECTS: &str = r#"
@@ -400,7 +400,7 @@ fn connect(namespace: &Namespace, address: &str) -> anyhow::Result<TcpStream> {
 
 /// Sends a request on a connection that lasts, and reads its answer.
 fn ask_again(connection: &mut TcpStream) -> anyhow::Result<()> {
-    connection.set_read_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(TIMEOUT))?;
     connection.write_all(b"HEAD / HTTP/1.1\r\nHost: web\r\n\r\n")?;
     let mut answer: Vec<u8> = Vec::new();
     while !answer.ends_with(b"\r\n\r\n") {

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use self::plane::{Etcd, Plane};
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Waits until a question has an answer that does; how long that took.
 async fn until<T, F>(what: &str, mut ask: impl FnMut() -> F) -> (T, Duration)
@@ -40,7 +40,7 @@ where
     loop {
         match ask().await {
             Ok(found) => return (found, began.elapsed()),
-            Err(last) => assert!(began.elapsed() < PATIENCE, "{what}: {last}"),
+            Err(last) => assert!(began.elapsed() < TIMEOUT, "{what}: {last}"),
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// Ports that nobody uses, each given once and to this process alone: one of the kernel's choice may be another test's
 /// before etcd listens.
@@ -139,7 +139,7 @@ impl Plane {
 
     /// A client, once the server is ready.
     pub(crate) async fn client(&self) -> Client {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let last = match self.try_client().await {
                 Ok(client) => return client,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tests::machine::{Namespace, PATIENCE};
+use tests::machine::{Namespace, TIMEOUT};
 use tests::server::Server;
 use tokio::task::JoinSet;
 
@@ -46,7 +46,7 @@ async fn writers_and_watchers_share_one_history() -> anyhow::Result<()> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, followed)
+    tokio::time::timeout(TIMEOUT, followed)
         .await
         .context("the watchers begin")?;
     for round in 0..KILLS {
@@ -70,7 +70,7 @@ async fn writers_and_watchers_share_one_history() -> anyhow::Result<()> {
             }
         };
         // Why they are idle is told when they have ended.
-        tokio::time::timeout(PATIENCE, busy).await.ok();
+        tokio::time::timeout(TIMEOUT, busy).await.ok();
         // The moment of the kill differs from round to round.
         tokio::time::sleep(Duration::from_millis(300 + round * 37)).await;
         record.killed(true);
@@ -83,7 +83,7 @@ async fn writers_and_watchers_share_one_history() -> anyhow::Result<()> {
     let target = server.ready().await?;
     record.last(clients::last(&target, &record).await?);
     clients::nudge(&target).await?;
-    let seen = tokio::time::timeout(PATIENCE, watchers.join_all())
+    let seen = tokio::time::timeout(TIMEOUT, watchers.join_all())
         .await
         .context("the watchers see the last change")?;
     let seen = seen.into_iter().collect::<anyhow::Result<Vec<_>>>()?;

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tests::http::{Connection, Target};
-use tests::machine::{Machine, PATIENCE};
+use tests::machine::{Machine, TIMEOUT};
 
 use super::world::PODS;
 
@@ -142,7 +142,7 @@ impl Api {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let (status, answer) = tokio::time::timeout(PATIENCE, asking)
+        let (status, answer) = tokio::time::timeout(TIMEOUT, asking)
             .await
             .with_context(|| format!("{method} {path}: no answer"))?;
         Ok((status, serde_json::from_slice(&answer).unwrap_or_default()))

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tests::machine::PATIENCE;
+use tests::machine::TIMEOUT;
 use tests::process;
 
 use super::looks::opened;
@@ -66,7 +66,7 @@ impl Quiet {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let rest = tokio::time::timeout(PATIENCE, rest).await;
+        let rest = tokio::time::timeout(TIMEOUT, rest).await;
         rest.unwrap_or_else(|_| bail!("descriptors do not come to rest: {seen:?}"))
     }
 
@@ -83,7 +83,7 @@ impl Quiet {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
-        let Ok(now) = tokio::time::timeout(PATIENCE * 2, quiet).await else {
+        let Ok(now) = tokio::time::timeout(TIMEOUT * 2, quiet).await else {
             bail!("{seen}");
         };
         let now = now?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
-use tests::machine::PATIENCE;
+use tests::machine::TIMEOUT;
 use tests::process;
 
 use super::world::{BYSTANDERS, World, status, uid};
@@ -126,7 +126,7 @@ impl World {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let settled = tokio::time::timeout(PATIENCE * 2, settling).await;
+        let settled = tokio::time::timeout(TIMEOUT * 2, settling).await;
         match settled {
             Ok(pods) => {
                 self.leaving.clear();

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 
-use tests::machine::PATIENCE;
+use tests::machine::TIMEOUT;
 
 use crate::bus::{BUS, Bus, Kind, Message, Writer, encode};
 
@@ -24,7 +24,7 @@ pub(crate) struct Logind {
 impl Logind {
     pub(crate) fn own(socket: &Path) -> anyhow::Result<Self> {
         let mut bus = Bus::connect(socket)?;
-        bus.stream.set_read_timeout(Some(PATIENCE))?;
+        bus.stream.set_read_timeout(Some(TIMEOUT))?;
         let mut body = Writer::default();
         body.string("org.freedesktop.login1");
         body.number(0);
@@ -104,7 +104,7 @@ impl Logind {
     pub(crate) fn wait_for_release(&mut self) -> anyhow::Result<()> {
         let mut lock = self.lock.take().ok_or_else(|| anyhow::anyhow!("no lock was given"))?;
         let mut ends = [PollFd::new(lock.as_fd(), PollFlags::POLLIN)];
-        let ended = poll(&mut ends, PollTimeout::try_from(PATIENCE)?)?;
+        let ended = poll(&mut ends, PollTimeout::try_from(TIMEOUT)?)?;
         anyhow::ensure!(ended == 1, "the agent keeps its lock");
         anyhow::ensure!(lock.read(&mut [0])? == 0, "somebody wrote into a lock");
         Ok(())

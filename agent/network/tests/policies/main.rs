@@ -24,7 +24,7 @@ use lab::{From, Lab, answer, bind};
 use network::{AttachSpec, PortMapping};
 use serde_json::json;
 use world::By::{Tcp, Udp};
-use world::{PATIENCE, World, app, labeled, list, policy, sends, udp, web};
+use world::{TIMEOUT, World, app, labeled, list, policy, sends, udp, web};
 
 #[tokio::test]
 async fn who_is_isolated_inward_is_reached_by_itself_and_its_node_alone() {
@@ -255,11 +255,11 @@ async fn a_policy_ends_connections_that_it_forbids_and_no_others() {
         let to = SocketAddr::from((world.address("web", v6).unwrap(), 7000));
         let listener = inside(&world.lab.pods["web"], move || std::net::TcpListener::bind(to).unwrap());
         let mut client = world.lab.run(From::Pod("client"), move || {
-            TcpStream::connect_timeout(&to, PATIENCE * 10).unwrap()
+            TcpStream::connect_timeout(&to, TIMEOUT * 10).unwrap()
         });
         let (mut served, _) = listener.accept().unwrap();
         for stream in [&client, &served] {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         }
         let at = SocketAddr::from((world.address("web", v6).unwrap(), 8080));
         let datagrams = world.lab.run(From::Pod("client"), move || udp(at));

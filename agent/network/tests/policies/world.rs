@@ -15,7 +15,7 @@ use crate::lab::{From, Lab, answer, bind};
 
 pub(crate) const TABLE: &str = "skiff_test_policies";
 /// Timeout after which a packet counts as dropped.
-pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(300);
 pub(crate) const PODS: [&str; 3] = ["web", "db", "client"];
 
 pub(crate) struct World {
@@ -104,7 +104,7 @@ impl World {
             pod => From::Pod(PODS.into_iter().find(|name| *name == pod).unwrap()),
         };
         self.lab.run(from, move || match by {
-            By::Tcp => match TcpStream::connect_timeout(&to, PATIENCE) {
+            By::Tcp => match TcpStream::connect_timeout(&to, TIMEOUT) {
                 Ok(_) => true,
                 Err(error) => error.kind() == ErrorKind::ConnectionRefused,
             },
@@ -145,7 +145,7 @@ pub(crate) fn udp(to: SocketAddr) -> UdpSocket {
     let any = if to.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).unwrap();
     socket.connect(to).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) struct Daemon {
     directory: PathBuf,
@@ -64,7 +64,7 @@ impl Daemon {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let listens = tokio::time::timeout(PATIENCE, listening).await;
+        let listens = tokio::time::timeout(TIMEOUT, listening).await;
         assert!(listens.is_ok(), "{}", self.log());
     }
 
@@ -163,7 +163,7 @@ impl Daemon {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let alone = tokio::time::timeout(PATIENCE, alone).await;
+        let alone = tokio::time::timeout(TIMEOUT, alone).await;
         assert!(alone.is_ok(), "{:?}", shims(&directory));
         self.kill();
         let state = Path::new("/run/containerd/runc").join(Self::namespace(&self.directory));

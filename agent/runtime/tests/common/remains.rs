@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Directories of this control group in all hierarchies that have it.
 pub(crate) fn groups(root: &str) -> Vec<PathBuf> {
@@ -56,7 +56,7 @@ pub(crate) fn remove(directory: &Path, cgroup_root: &str) {
         });
         let mut left: Vec<i32> = members.collect();
         left.extend(processes(directory).into_iter().map(|(pid, _)| pid));
-        if left.is_empty() || begun.elapsed() > PATIENCE {
+        if left.is_empty() || begun.elapsed() > TIMEOUT {
             break;
         }
         for pid in left {

@@ -1,7 +1,7 @@
 //! Clients that hold connections or flood them, and the effect on other clients.
 #![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
-use crate::support::served::{PATIENCE, Served, connect, dial, get, serve, serve_api, speak};
+use crate::support::served::{Served, TIMEOUT, connect, dial, get, serve, serve_api, speak};
 use crate::support::{Api, pod};
 use axum::body::Body;
 use controlplane_server::node::agents::{Agent, AgentError, Agents, Answer};
@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 const LISTS: &str = "/api/v1/namespaces";
 
 async fn answers(sender: &mut SendRequest<Body>, path: &str) -> StatusCode {
-    let answer = tokio::time::timeout(PATIENCE, get(sender, path))
+    let answer = tokio::time::timeout(TIMEOUT, get(sender, path))
         .await
         .expect("an answer");
     let code = answer.status();
@@ -27,7 +27,7 @@ async fn answers(sender: &mut SendRequest<Body>, path: &str) -> StatusCode {
 
 /// Another client gets an answer over its own connection.
 async fn others_are_served(served: &Served) {
-    let dialled = tokio::time::timeout(PATIENCE, connect(served)).await;
+    let dialled = tokio::time::timeout(TIMEOUT, connect(served)).await;
     let (mut sender, _) = dialled.expect("a connection");
     assert_eq!(answers(&mut sender, LISTS).await, StatusCode::OK);
 }
@@ -54,7 +54,7 @@ async fn attack_26_idle_strangers_keep_nobody_out() {
     }
     assert_eq!(answers(&mut known, LISTS).await, StatusCode::OK, "who is known stays");
     let mut byte = [0];
-    let first = tokio::time::timeout(PATIENCE, silent[0].read(&mut byte))
+    let first = tokio::time::timeout(TIMEOUT, silent[0].read(&mut byte))
         .await
         .expect("the oldest is shed");
     assert!(matches!(first, Ok(0) | Err(_)));
@@ -200,7 +200,7 @@ async fn long_headers_are_taken_from_who_is_known() {
 async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), wanted: &str) -> String {
     let (mut text, mut buffer) = (String::new(), [0; 4096]);
     while !text.contains(wanted) {
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await;
+        let read = tokio::time::timeout(TIMEOUT, stream.read(&mut buffer)).await;
         let count = read.unwrap_or_else(|_late| panic!("only {text}")).unwrap();
         assert!(count > 0, "only {text}");
         text.push_str(&String::from_utf8_lossy(&buffer[..count]));

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime")]
 
 use crate::support::config_map;
-use crate::support::served::{LIFETIME, PATIENCE, connect, get, now, serve, serving};
+use crate::support::served::{LIFETIME, TIMEOUT, connect, get, now, serve, serving};
 use axum::body::Body;
 use bytes::Bytes;
 use futures::channel::mpsc;
@@ -45,7 +45,7 @@ async fn a_server_that_stops_finishes_what_it_began() {
     served.api.post(MAPS, &config_map("early")).await;
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains("\"early\"") {
-        let frame = tokio::time::timeout(PATIENCE, watch.frame()).await.unwrap();
+        let frame = tokio::time::timeout(TIMEOUT, watch.frame()).await.unwrap();
         seen.extend_from_slice(frame.unwrap().unwrap().data_ref().unwrap());
     }
 
@@ -58,7 +58,7 @@ async fn a_server_that_stops_finishes_what_it_began() {
     probe.into_body().collect().await.unwrap();
 
     served.api.server.drain();
-    let rest = tokio::time::timeout(PATIENCE, watch.collect()).await.unwrap();
+    let rest = tokio::time::timeout(TIMEOUT, watch.collect()).await.unwrap();
     let rest = rest.expect("the watch ends, it does not break").to_bytes();
     seen.extend_from_slice(&rest);
     for line in seen.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -68,9 +68,9 @@ async fn a_server_that_stops_finishes_what_it_began() {
     served.stop.cancel();
     pieces.send(Bytes::from(tail.to_owned())).await.unwrap();
     drop(pieces);
-    let code = tokio::time::timeout(PATIENCE, answer).await.unwrap().unwrap();
+    let code = tokio::time::timeout(TIMEOUT, answer).await.unwrap().unwrap();
     assert_eq!(code, StatusCode::CREATED, "what was under way is done");
-    tokio::time::timeout(PATIENCE, served.serving).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, served.serving).await.unwrap().unwrap();
     assert!(
         TcpStream::connect(served.address).await.is_err(),
         "nobody listens any more"
@@ -94,5 +94,5 @@ async fn certificates_are_renewed_under_connections() {
     }
     served.stop.cancel();
     drop((first, second));
-    tokio::time::timeout(PATIENCE, served.serving).await.unwrap().unwrap();
+    tokio::time::timeout(TIMEOUT, served.serving).await.unwrap().unwrap();
 }

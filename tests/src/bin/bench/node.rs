@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::http::{Connection, Events, Target};
-use tests::machine::{Machine, PATIENCE};
+use tests::machine::{Machine, TIMEOUT};
 use tests::process;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
@@ -180,7 +180,7 @@ impl Pods {
 
     /// Reads the next event, and remembers the pod; `false` is one that is gone.
     async fn next(&mut self) -> anyhow::Result<(String, bool)> {
-        let event = timeout(PATIENCE, self.events.next()).await;
+        let event = timeout(TIMEOUT, self.events.next()).await;
         let event = event.with_context(|| format!("{}: no event; last seen: {:?}", self.path, self.states()))??;
         let mut event = event.context("the watch ended")?;
         let pod = event.get_mut("object").map(Value::take).context("an object")?;

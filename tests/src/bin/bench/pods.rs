@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::http::{Connection, Target};
-use tests::machine::PATIENCE;
+use tests::machine::TIMEOUT;
 use tests::process;
 
 use crate::figures::{Table, milliseconds, now};
@@ -108,7 +108,7 @@ async fn remove(target: &Target, connection: &mut Connection, name: &str) -> any
             watch(target, &path, |event| event.pointer("/type") == Some(&json!("DELETED"))).await?;
         }
     };
-    tokio::time::timeout(PATIENCE, all_gone)
+    tokio::time::timeout(TIMEOUT, all_gone)
         .await
         .with_context(|| format!("the pods of {name} are gone"))?
 }
@@ -171,7 +171,7 @@ pub(crate) async fn watch(target: &Target, path: &str, done: impl Fn(&Value) -> 
         }
         anyhow::bail!("the watch ended")
     };
-    match tokio::time::timeout(PATIENCE, found).await {
+    match tokio::time::timeout(TIMEOUT, found).await {
         Ok(found) => found,
         Err(late) => Err(late).with_context(|| format!("{path}: the last event was {last}")),
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tests::http::{Connection, Target};
-use tests::machine::{Machine, PATIENCE};
+use tests::machine::{Machine, TIMEOUT};
 use tests::process;
 
 use crate::figures::{Table, milliseconds, now, rate};
@@ -79,7 +79,7 @@ async fn until(
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    match tokio::time::timeout(PATIENCE, all).await {
+    match tokio::time::timeout(TIMEOUT, all).await {
         Ok(done) => done,
         Err(late) => Err(late).with_context(|| format!("{path}: {last} of {wanted}")),
     }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Api;
 
 /// Far more than anything here takes, also on a busy machine.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 /// Lifetime of certificates.
 pub const LIFETIME: Duration = Duration::from_mins(10);
 
