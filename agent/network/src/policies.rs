@@ -18,13 +18,12 @@ use std::net::IpAddr;
 use agent_plan::network::network_policy::{Change, Direction, Element, Rule as Lookups, Shape};
 
 use crate::Error;
-use crate::bridge::firewall::masquerade;
 pub use crate::nft::Watch;
 use crate::nft::message::{Attributes, Batch, Family, Item, Kind, Lists, Verdict, octets, padded, verdict};
 use crate::nft::rule::{End, R0, Rule};
 use crate::nft::set::{CONCATENATED, Data, Field, INTERVAL, Set};
 use crate::nft::socket::Socket;
-use crate::nft::{families, remove_tables};
+use crate::nft::{self, families, remove_tables};
 
 const FORWARD: u32 = 2;
 
@@ -43,7 +42,7 @@ const OWN_SETS: u32 = 16;
 
 /// Name of the tables of the cluster with this bridge.
 pub fn table(bridge: &str) -> String {
-    format!("{}_policies", masquerade::table(bridge))
+    format!("{}_policies", nft::table(bridge))
 }
 
 /// Tables in this network namespace.

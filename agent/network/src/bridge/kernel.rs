@@ -3,7 +3,7 @@
 mod nodes;
 mod ownership;
 mod routes;
-pub(crate) mod settings;
+pub(super) mod settings;
 mod tunnel;
 
 use std::fs::File;

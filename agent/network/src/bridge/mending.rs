@@ -12,9 +12,9 @@ use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProto
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
-use super::firewall::flows;
 use super::sandbox::namespace;
 use super::{Bridge, Inner, kernel};
+use crate::nft::conntrack;
 use crate::{Error, Lost};
 
 /// Message types of link notifications, from `linux/rtnetlink.h`.
@@ -69,7 +69,7 @@ pub(super) fn listen(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
 
 /// Waits for the loss of an expected link.
 async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()> {
-    let mut buffer = vec![0_u8; flows::LARGEST];
+    let mut buffer = vec![0_u8; conntrack::LARGEST];
     loop {
         let heard = news.async_io(tokio::io::Interest::READABLE, |socket| {
             Ok(recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?)
@@ -80,7 +80,7 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
             Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let said = flows::messages(buffer.get(..length).unwrap_or_default());
+        let said = conntrack::messages(buffer.get(..length).unwrap_or_default());
         let gone = said.filter(|(kind, _)| *kind == DELETED);
         let mut names = gone.filter_map(|(_, said)| name(said));
         if names.any(|name| inner.is_needed(&name)) {
@@ -91,7 +91,7 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
 
 /// Name of the link in a message.
 pub(super) fn name(said: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
-    let name = flows::value(said.get(PREAMBLE..)?, NAME)?;
+    let name = conntrack::value(said.get(PREAMBLE..)?, NAME)?;
     Some(String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)))
 }
 

@@ -9,7 +9,7 @@
 //! * [`sandbox`]: namespaces of the sandboxes and records of their addresses
 //! * [`nodes`], [`mending`]: routes to other nodes; repairs of what others change
 
-pub(crate) mod firewall;
+mod firewall;
 pub(crate) mod kernel;
 mod mending;
 pub(crate) mod names;

@@ -10,9 +10,10 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::unix::AsyncFd;
 
-use super::firewall::{flows, masquerade};
+use super::firewall::masquerade;
 use super::kernel::{self, Mark};
 use super::{Inner, mending, names};
+use crate::nft::conntrack;
 use crate::{Cidr, Error};
 
 // Multicast groups and message types, from `linux/rtnetlink.h`.
@@ -50,7 +51,7 @@ impl RouteNews {
 
     /// Waits until links, addresses or routes of the machine have changed.
     pub async fn changed(&self) -> std::io::Result<()> {
-        let mut buffer = vec![0_u8; flows::LARGEST];
+        let mut buffer = vec![0_u8; conntrack::LARGEST];
         loop {
             let heard = self.0.async_io(tokio::io::Interest::READABLE, |socket| {
                 Ok(recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?)
@@ -61,7 +62,7 @@ impl RouteNews {
                 Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let mut said = flows::messages(buffer.get(..length).unwrap_or_default());
+            let mut said = conntrack::messages(buffer.get(..length).unwrap_or_default());
             if said.any(|(kind, said)| matters(kind, said)) {
                 return Ok(());
             }

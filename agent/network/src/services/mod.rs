@@ -16,11 +16,10 @@ use std::net::IpAddr;
 use agent_plan::network::proxy::{Change, Datagrams, Element, Key, Value};
 use nix::errno::Errno;
 
-use crate::bridge::firewall::{flows, masquerade};
 pub use crate::nft::Watch;
 use crate::nft::message::{Batch, Family, Item, Kind, Lists, Verdict, octets, padded, value, verdict};
 use crate::nft::socket::Socket;
-use crate::nft::{families, remove_tables};
+use crate::nft::{self, conntrack, families, remove_tables};
 use crate::{Cidr, Error, Served};
 use skeleton::Skeleton;
 
@@ -57,7 +56,7 @@ pub(crate) const TAG: u32 = 0xff;
 
 /// Name of the tables of the cluster with this bridge.
 pub fn table(bridge: &str) -> String {
-    format!("{}_services", masquerade::table(bridge))
+    format!("{}_services", nft::table(bridge))
 }
 
 /// Chains that are created when a group first needs them.
@@ -199,7 +198,7 @@ impl Services {
 
 /// Deletes conntrack entries of UDP flows to outdated endpoints.
 pub fn forget(datagrams: &Datagrams) -> Result<(), Error> {
-    flows::forget_those(&|flow| flow.from.is_some_and(|from| datagrams.is_stale(flow.to, from)))
+    conntrack::forget_those(&|flow| flow.from.is_some_and(|from| datagrams.is_stale(flow.to, from)))
 }
 
 /// Deletes the tables. Succeeds if there are none.

@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 
 use super::masquerade::{self, Family, families};
 use crate::bridge::Inner;
-use crate::{Cidr, Error, Ranges, services};
+use crate::{Cidr, Error, Ranges, nft, services};
 
 /// Seconds to wait for the xtables lock.
 const WAIT: &str = "5";
@@ -58,7 +58,7 @@ impl Inner {
         // `nft list tables` of nft 1.0 decodes all rules and aborts on those of Services.
         let listed = list(&["chains"])?;
         let is_there = |family: Family| {
-            let own = format!("table {} {} {{", family.word, masquerade::table(bridge));
+            let own = format!("table {} {} {{", family.word, nft::table(bridge));
             listed.lines().any(|line| line == own)
         };
         if !families(ranges).all(|(family, _)| is_there(family)) {

@@ -13,14 +13,14 @@ use super::masquerade;
 use crate::bridge::{Inner, chain, kernel};
 use crate::nft::message::{Batch, Family, Item, Kind, Lists, octets};
 use crate::nft::socket::Socket;
-use crate::{Attachment, Error};
+use crate::{Attachment, Error, nft};
 
 /// Length of an interface's name in a key.
 const NAME: usize = 16;
 
 /// Name of the table.
 fn table(bridge: &str) -> String {
-    format!("{}_guard", masquerade::table(bridge))
+    format!("{}_guard", nft::table(bridge))
 }
 
 /// Creates the table, or empties the existing one.

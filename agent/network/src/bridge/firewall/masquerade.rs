@@ -5,13 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::bridge::kernel::settings;
+use crate::nft::{has_ipv6, table};
 use crate::{Cidr, Error, Ranges};
-
-/// Name of the table of a bridge.
-pub(crate) fn table(bridge: &str) -> String {
-    format!("skiff_{}", bridge.replace('_', ".").replace('-', "_"))
-}
 
 /// Family of a table, with nft's keywords.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,7 +93,7 @@ pub(in crate::bridge) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<
 /// Commands that delete a table. The IPv4 table also serves the API server's Service, whatever the
 /// ranges. Without known ranges, tables of both families may exist.
 pub(in crate::bridge) fn gone(table: &str, ranges: Option<Ranges>) -> String {
-    let v6 = ranges.map_or_else(settings::has_ipv6, |ranges| ranges.of_family(true).is_some());
+    let v6 = ranges.map_or_else(has_ipv6, |ranges| ranges.of_family(true).is_some());
     let families = std::iter::once(V4).chain(v6.then_some(V6));
     let each = families.map(|Family { word, .. }| format!("add table {word} {table}\ndelete table {word} {table}\n"));
     each.collect()

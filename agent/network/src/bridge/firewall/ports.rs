@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use super::flows;
 use super::masquerade::{self, Family, nft};
 use crate::bridge::Inner;
 use crate::bridge::kernel::settings;
+use crate::nft::conntrack;
 use crate::{Attachment, Cidr, Error, PortMapping, Ranges};
 
 fn table(bridge: &str) -> String {
-    format!("{}_ports", masquerade::table(bridge))
+    format!("{}_ports", crate::nft::table(bridge))
 }
 
 impl Inner {
@@ -26,7 +26,7 @@ impl Inner {
             replace(&self.config.bridge, ranges, &attachments)?;
         }
         drop(guard);
-        if let Err(error) = flows::forget(changed) {
+        if let Err(error) = conntrack::forget(changed) {
             tracing::warn!(%error, "datagrams to a port of the node may go where it led before");
         }
         Ok(())

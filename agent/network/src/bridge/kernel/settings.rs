@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::nft::has_ipv6;
 use crate::{Error, Ranges};
 
 const V4: &str = "/proc/sys/net/ipv4";
@@ -26,11 +27,6 @@ pub(in crate::bridge) fn forward(ranges: Ranges) -> Result<(), Error> {
         set(&all, "1")?;
     }
     Ok(())
-}
-
-/// True if the kernel supports IPv6.
-pub(crate) fn has_ipv6() -> bool {
-    Path::new(V6).exists()
 }
 
 /// Forwarding disables router advertisements, and the kernel deletes the default routes learned

@@ -23,7 +23,7 @@ use crate::{Error, PortMapping};
 /// Timeout of an answer, in seconds.
 const SILENCE: i64 = 5;
 /// Maximum size of one read from the kernel.
-pub(in crate::bridge) const LARGEST: usize = 32 << 10;
+pub(crate) const LARGEST: usize = 32 << 10;
 /// Length of a message header.
 const HEADER: usize = 16;
 /// First bytes of each message body: the address family, then unused fields.
@@ -70,7 +70,7 @@ pub(crate) struct Flow {
 
 /// Deletes the conntrack entries of UDP flows to these host ports, so that the next packet is
 /// translated anew.
-pub(in crate::bridge) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
+pub(crate) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
     let ports: Vec<&PortMapping> = ports.iter().filter(|port| port.protocol == "UDP").collect();
     if ports.is_empty() {
         return Ok(());
@@ -164,7 +164,7 @@ impl Socket {
 }
 
 /// Messages of one read: type and body of each.
-pub(in crate::bridge) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
         let length = usize::try_from(message.length()).ok()?;
@@ -238,7 +238,7 @@ fn whole(attributes: &[u8], kind: u16) -> Option<&[u8]> {
 }
 
 /// Value of the first attribute of this type.
-pub(in crate::bridge) fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+pub(crate) fn value(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     whole(attributes, kind)?.get(NLA_HEADER_SIZE..)
 }
 
