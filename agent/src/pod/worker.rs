@@ -25,6 +25,7 @@ mod room;
 mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -391,4 +392,20 @@ fn version(pod: &Pod) -> u64 {
         .as_deref()
         .and_then(|version| version.parse().ok())
         .unwrap_or(u64::MAX)
+}
+
+/// Creates a directory in a directory of the pod, which is also created if it is absent.
+fn create_within(context: &Context, directory: &Path, name: &str) -> std::io::Result<()> {
+    if !directory.try_exists()? {
+        match context.spares.make(directory, 0o750) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    create_directories(&directory.join(name))
+}
+
+fn create_directories(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::Container;
 use super::plan::Plan;
 use super::unstarted::Failure;
 use crate::confined;
+use crate::pod::worker::create_directories;
 use crate::pod::worker::sandbox::etc;
-use crate::pod::worker::sandbox::prepare::create_directories;
 
 /// Maximum size of an environment file.
 const FILE_BYTES: u64 = 1 << 20;

@@ -16,6 +16,7 @@ use super::unstarted::{Failure, named};
 use crate::client::sources;
 use crate::context::Context;
 use crate::networking::services;
+use crate::pod::worker::create_within;
 
 /// Maximum size of a seccomp profile.
 const PROFILE_BYTES: u64 = 1 << 20;
@@ -117,7 +118,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
     };
     let spec = oci::build(&inputs).map_err(|error| unbuilt(&error))?;
     let logs = context.log_directory(pod);
-    let made = crate::pod::worker::sandbox::prepare::create_within(context, &logs, &container.name);
+    let made = create_within(context, &logs, &container.name);
     made.map_err(|error| Failure::creation(error.to_string()))?;
     let logs = logs.join(&container.name);
     Ok(ContainerSpec {

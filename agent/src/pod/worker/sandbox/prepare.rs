@@ -27,7 +27,7 @@ use crate::networking::policies;
 use crate::pod::milestones::Step;
 use crate::pod::worker::container::draft::{self, Drafts, When};
 use crate::pod::worker::container::plan::Plan;
-use crate::pod::worker::{Done, Worker};
+use crate::pod::worker::{Done, Worker, create_within};
 
 /// Sandbox that can start containers.
 pub(crate) struct Prepared {
@@ -355,20 +355,4 @@ impl Failure {
     pub(super) fn into_message(self) -> String {
         self.messages.join("; ")
     }
-}
-
-/// Creates a directory in a directory of the pod, which is also created if it is absent.
-pub(in crate::pod::worker) fn create_within(context: &Context, directory: &Path, name: &str) -> std::io::Result<()> {
-    if !directory.try_exists()? {
-        match context.spares.make(directory, 0o750) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
-            Ok(()) | Err(_) => {}
-        }
-    }
-    create_directories(&directory.join(name))
-}
-
-pub(in crate::pod::worker) fn create_directories(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(path)
 }
