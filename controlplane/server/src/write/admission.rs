@@ -19,6 +19,8 @@ pub(crate) mod quota;
 mod service;
 pub(crate) mod webhooks;
 
+use std::collections::BTreeSet;
+
 use api::Object;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use store::{Seen, Write};
@@ -30,12 +32,76 @@ use crate::request::failure::Failure;
 use crate::write::amend::Part;
 use crate::write::owners;
 use pods::{limits, pod_security, priority, resize, service_account, tolerations, topology};
-use webhooks::{Asked, Rounds};
+use webhooks::Asked;
 
 pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_configure, may_request_token, may_touch};
 pub(crate) use pods::service_account::await_account;
 pub(crate) use service::farewell;
+
+/// State between the two rounds of one request.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    /// 1 in the second round, in which only reinvocable ones are called.
+    round: usize,
+    /// True if a policy or a webhook changed the object, so that there is a second round.
+    changed: bool,
+    policies: Reinvocation,
+    webhooks: Reinvocation,
+}
+
+impl Rounds {
+    /// True if a policy or a webhook changed the object, so that there is a second round.
+    fn changed(&self) -> bool {
+        self.changed
+    }
+
+    fn begin_second(&mut self) {
+        self.round = 1;
+    }
+}
+
+/// Reinvocation of policies and webhooks after later ones changed the object
+/// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
+#[derive(Default)]
+struct Reinvocation {
+    /// Reinvocable webhooks called since the last change.
+    asked: BTreeSet<String>,
+    /// Webhooks to be reinvoked.
+    again: BTreeSet<String>,
+    /// The object as they left it.
+    made: Option<Box<dyn Object>>,
+}
+
+impl Reinvocation {
+    /// Begins a round, the second with the changes of built-in steps since the first.
+    fn begin(&mut self, round: usize, object: Option<&dyn Object>, asked: &Asked<'_>) {
+        let is_same = match (self.made.as_deref(), object) {
+            (Some(made), Some(object)) => asked.is_same(made, object),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if round > 0 && !is_same {
+            self.change();
+        }
+    }
+
+    /// True if a webhook or policy is called in the round. One that was not called in the first is
+    /// not called in the second, even if it matches now.
+    fn is_due(&self, round: usize, id: &str) -> bool {
+        round == 0 || self.again.contains(id)
+    }
+
+    /// Records that a webhook or policy changed the object.
+    fn change(&mut self) {
+        self.again.append(&mut self.asked);
+    }
+
+    /// Ends a round.
+    fn end(&mut self, object: Option<&dyn Object>) {
+        self.made = object.map(Object::clone_box);
+    }
+}
 
 type Mutating = fn(&mut Review<'_>, &mut dyn Object) -> Result<(), Failure>;
 type Validating = fn(&mut Review<'_>, &dyn Object) -> Result<(), Failure>;

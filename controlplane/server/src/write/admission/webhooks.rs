@@ -34,11 +34,11 @@ pub(crate) use asked::Asked;
 pub(crate) use client::{Answer, Client, trust};
 pub(crate) use conditions::faults;
 pub(crate) use dial::{Address, dial};
-pub(crate) use mutating::{Rounds, mutate};
+pub(crate) use mutating::mutate;
 pub(crate) use review::{Reviewed, Version, read_answer};
 pub(crate) use source::Webhooks;
 
-use super::policies;
+use super::{Rounds, policies};
 use crate::ops::metrics::{Called, Half};
 use crate::request::context::Context;
 use crate::request::failure::Failure;

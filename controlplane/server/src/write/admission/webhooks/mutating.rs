@@ -1,7 +1,6 @@
 //! Mutating webhooks, one after the other (`pkg/admission/plugin/webhook/mutating/dispatcher.go`).
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use api::patch::json;
 use api::{Object, go_json};
@@ -16,71 +15,7 @@ use super::{Refusal, ask, asks_mutating, passes, settle};
 use crate::ops::metrics::Half;
 use crate::request::failure::Failure;
 use crate::request::options::FieldValidation;
-use crate::write::admission::policies;
-
-/// State between the two rounds of one request.
-#[derive(Default)]
-pub(crate) struct Rounds {
-    /// 1 in the second round, in which only reinvocable ones are called.
-    pub(in crate::write::admission) round: usize,
-    /// True if a policy or a webhook changed the object, so that there is a second round.
-    pub(in crate::write::admission) changed: bool,
-    pub(in crate::write::admission) policies: Reinvocation,
-    webhooks: Reinvocation,
-}
-
-impl Rounds {
-    /// True if a policy or a webhook changed the object, so that there is a second round.
-    pub(crate) fn changed(&self) -> bool {
-        self.changed
-    }
-
-    pub(crate) fn begin_second(&mut self) {
-        self.round = 1;
-    }
-}
-
-/// Reinvocation of policies and webhooks after later ones changed the object
-/// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
-#[derive(Default)]
-pub(in crate::write::admission) struct Reinvocation {
-    /// Reinvocable webhooks called since the last change.
-    pub(in crate::write::admission) asked: BTreeSet<String>,
-    /// Webhooks to be reinvoked.
-    again: BTreeSet<String>,
-    /// The object as they left it.
-    made: Option<Box<dyn Object>>,
-}
-
-impl Reinvocation {
-    /// Begins a round, the second with the changes of built-in steps since the first.
-    pub(in crate::write::admission) fn begin(&mut self, round: usize, object: Option<&dyn Object>, asked: &Asked<'_>) {
-        let is_same = match (self.made.as_deref(), object) {
-            (Some(made), Some(object)) => asked.is_same(made, object),
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        if round > 0 && !is_same {
-            self.change();
-        }
-    }
-
-    /// True if a webhook or policy is called in the round. One that was not called in the first is
-    /// not called in the second, even if it matches now.
-    pub(in crate::write::admission) fn is_due(&self, round: usize, id: &str) -> bool {
-        round == 0 || self.again.contains(id)
-    }
-
-    /// Records that a webhook or policy changed the object.
-    pub(in crate::write::admission) fn change(&mut self) {
-        self.again.append(&mut self.asked);
-    }
-
-    /// Ends a round.
-    pub(in crate::write::admission) fn end(&mut self, object: Option<&dyn Object>) {
-        self.made = object.map(Object::clone_box);
-    }
-}
+use crate::write::admission::{Rounds, policies};
 
 /// Applies mutating policies, then calls mutating webhooks and applies their patches; does nothing
 /// for requests without an object.
