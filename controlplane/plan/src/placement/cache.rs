@@ -7,19 +7,11 @@ use std::{
 };
 
 use api::quantity::Quantity;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
-use super::{
-    Claims, Displacement, Misfit, PodRequests, Preemption, Score, Unplaceable,
-    claims::Exclusive,
-    filters,
-    inter_pod_affinity::{self, InterPodAffinity, Namespaces},
-    priority,
-    requests::{HostPort, amount},
-    score,
-    spread::Spread,
-};
-use crate::objects::{Map, Meta as _, controller_of, name, uid};
+use super::PodRequests;
+use super::requests::{HostPort, amount};
+use crate::objects::{Map, controller_of, name, uid};
 use crate::pod::Pod;
 
 /// A pod that is bound to a node, or assumed to be.
@@ -67,12 +59,15 @@ struct Rank {
 
 /// A nominated pod: others are preempted to make room for it.
 #[derive(Debug)]
-struct Promise {
-    placed: Placed,
+pub(super) struct Promise {
+    pub(super) placed: Placed,
     /// Uids of the victims; empty for a nomination that was read from the status, where only their
     /// deletion is visible.
-    victims: Vec<String>,
+    pub(super) victims: Vec<String>,
 }
+
+/// Labels of all namespaces.
+pub(super) type Namespaces = BTreeMap<String, Map>;
 
 /// All nodes and all pods on them.
 #[derive(Debug, Default)]
@@ -81,45 +76,7 @@ pub struct SchedulerCache {
     namespaces: Namespaces,
     pods: BTreeMap<String, Placed>,
     with_affinity: BTreeSet<String>,
-    promises: BTreeMap<String, Promise>,
-}
-
-/// Inputs of the filters and scores for one pod.
-pub(super) struct Judge<'a> {
-    pod: &'a Pod,
-    needs: &'a PodRequests,
-    claims: &'a Claims,
-    exclusive: Exclusive<'a>,
-    inter_pod_affinity: InterPodAffinity<'a>,
-    spread: Spread<'a>,
-}
-
-impl<'a> Judge<'a> {
-    pub(super) fn new(cache: &'a SchedulerCache, pod: &'a Pod, needs: &'a PodRequests, claims: &'a Claims) -> Self {
-        Self {
-            pod,
-            needs,
-            claims,
-            exclusive: Exclusive::of(cache, pod, claims),
-            inter_pod_affinity: InterPodAffinity::of(cache, pod),
-            spread: Spread::of(cache, pod),
-        }
-    }
-
-    pub(super) fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
-        filters::check(self.pod, self.needs, node, place)
-            .and_then(|()| self.exclusive.check())
-            .and_then(|()| self.claims.check(node))
-            .and_then(|()| self.spread.check(node))
-            .and_then(|()| self.inter_pod_affinity.check(node))
-    }
-
-    /// Removes a pod from its node in this calculation (`-1`), or puts it back (`1`).
-    pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
-        self.exclusive.shift(placed, sign);
-        self.spread.shift(placed, sign);
-        self.inter_pod_affinity.shift(placed, node, sign);
-    }
+    pub(super) promises: BTreeMap<String, Promise>,
 }
 
 impl SchedulerCache {
@@ -170,7 +127,7 @@ impl SchedulerCache {
             assumed,
         };
         self.places.entry(node.to_owned()).or_default().shift(&placed, 1);
-        if inter_pod_affinity::has_terms(pod) {
+        if has_terms(pod) {
             self.with_affinity.insert(uid(&**pod).to_owned());
         }
         self.pods.insert(uid(&**pod).to_owned(), placed);
@@ -200,23 +157,12 @@ impl SchedulerCache {
         true
     }
 
-    /// Nominates a node for a pod. Until the pod is bound, its room is denied to pods of the same
-    /// or a lower priority. Nominations of pods of lower priority for the same node are dropped.
-    pub fn promise(&mut self, pod: &Arc<Pod>, displacement: &Displacement) {
-        let node = &displacement.node;
-        let least = priority(pod);
-        self.promises
-            .retain(|_, other| other.placed.node != *node || priority(&other.placed.pod) >= least);
-        let victims = displacement.victims.iter().map(|victim| uid(&**victim).to_owned());
-        self.keep(pod, node, victims.collect());
-    }
-
     /// Takes over an earlier nomination from the pod's status.
     pub fn remember(&mut self, pod: &Arc<Pod>, node: &str) {
         self.keep(pod, node, Vec::new());
     }
 
-    fn keep(&mut self, pod: &Arc<Pod>, node: &str, victims: Vec<String>) {
+    pub(super) fn keep(&mut self, pod: &Arc<Pod>, node: &str, victims: Vec<String>) {
         let placed = Placed {
             node: node.to_owned(),
             pod: pod.clone(),
@@ -235,25 +181,6 @@ impl SchedulerCache {
     /// Drops a nomination.
     pub fn disappoint(&mut self, uid: &str) {
         self.promises.remove(uid);
-    }
-
-    /// True if victims of a nominated pod still exist on a node that would still fit it.
-    pub fn awaits(&self, pod: &Pod, claims: &Claims) -> bool {
-        let Some(promise) = self.promises.get(uid(pod)) else {
-            return false;
-        };
-        let least = priority(pod);
-        let goes = if promise.victims.is_empty() {
-            let on_it = |placed: &&Placed| placed.node == promise.placed.node && priority(&placed.pod) < least;
-            let mut on_it = self.pods.values().filter(on_it);
-            on_it.any(|placed| placed.pod.metadata.is_deleting())
-        } else {
-            promise.victims.iter().any(|victim| self.pods.contains_key(victim))
-        };
-        goes && self.at(&promise.placed.node).is_some_and(|(own, place)| {
-            let judge = Judge::new(self, pod, &promise.placed.needs, claims);
-            judge.check(own, place).err().is_none_or(|misfit| misfit.resolvable)
-        })
     }
 
     /// A node's state for a pod, with the pods added that were nominated before it.
@@ -294,39 +221,6 @@ impl SchedulerCache {
     /// Pods with affinity or anti-affinity terms.
     pub(super) fn with_affinity(&self) -> impl Iterator<Item = &Placed> {
         self.with_affinity.iter().filter_map(|uid| self.pods.get(uid))
-    }
-
-    /// Returns the best node for a pod with these claims, or the reasons why it is unschedulable.
-    pub fn choose(&self, pod: &Pod, claims: &Claims) -> Result<Arc<Node>, Unplaceable> {
-        let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
-        let preemption = if never { Preemption::Never } else { Preemption::Vain };
-        if let Err(reason) = claims.check_pod(pod) {
-            return Err(Unplaceable {
-                misfits: self.nodes().map(|_| Misfit::unresolvable(reason.clone())).collect(),
-                of_pod: Some(reason),
-                preemption,
-            });
-        }
-        let needs = PodRequests::of(pod);
-        let judge = Judge::new(self, pod, &needs, claims);
-        let mut misfits: Vec<Misfit> = Vec::new();
-        let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
-        for (node, place) in self.nodes() {
-            match judge.check(node, &self.promised(pod, name(&**node), place)) {
-                Ok(()) => {
-                    let score = score::of(pod, &needs, node, place, &judge.inter_pod_affinity, &judge.spread);
-                    if best.as_ref().is_none_or(|(best, _)| score < *best) {
-                        best = Some((score, node));
-                    }
-                }
-                Err(misfit) => misfits.push(misfit),
-            }
-        }
-        best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
-            misfits,
-            of_pod: None,
-            preemption,
-        })
     }
 }
 
@@ -394,4 +288,47 @@ fn add(sums: &mut BTreeMap<String, i64>, amounts: &BTreeMap<String, i64>, sign: 
         }
     }
     sums.retain(|_, sum| *sum != 0);
+}
+
+/// A pod's priority.
+pub fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
+}
+
+pub(super) type Terms<'a> = (
+    &'a [PodAffinityTerm],
+    &'a [PodAffinityTerm],
+    Vec<(&'a WeightedPodAffinityTerm, i64)>,
+);
+
+/// Required affinity terms, required anti-affinity terms, and preferred ones with their sign.
+pub(super) fn terms(pod: &Pod) -> Terms<'_> {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let far = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let soft_near = near.and_then(|near| near.preferred_during_scheduling_ignored_during_execution.as_deref());
+    let soft_far = far.and_then(|far| far.preferred_during_scheduling_ignored_during_execution.as_deref());
+    let soft = soft_near.into_iter().flatten().map(|term| (term, 1));
+    (
+        near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_deref())
+            .unwrap_or_default(),
+        self::far(pod),
+        soft.chain(soft_far.into_iter().flatten().map(|term| (term, -1)))
+            .collect(),
+    )
+}
+
+/// Required anti-affinity terms.
+pub(super) fn far(pod: &Pod) -> &[PodAffinityTerm] {
+    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
+    affinity
+        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
+        .and_then(|far| far.required_during_scheduling_ignored_during_execution.as_deref())
+        .unwrap_or_default()
+}
+
+/// True if the pod has affinity or anti-affinity terms.
+pub(super) fn has_terms(pod: &Pod) -> bool {
+    let (near, far, soft) = terms(pod);
+    !near.is_empty() || !far.is_empty() || !soft.is_empty()
 }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
+use k8s_openapi::api::core::v1::{Node, PodAffinityTerm};
 
+use super::cache::{Namespaces, far, has_terms, terms};
 use super::{Misfit, Placed, SchedulerCache};
 use crate::objects::{Map, Meta as _, matches, name};
 use crate::pod::Pod;
@@ -39,9 +40,6 @@ pub(super) struct InterPodAffinity<'a> {
     /// Weights of the terms of existing pods that match this pod.
     attracted: Domains<'a>,
 }
-
-/// Labels of all namespaces.
-pub(super) type Namespaces = BTreeMap<String, Map>;
 
 /// A required affinity term.
 struct Near<'a> {
@@ -193,38 +191,6 @@ fn sum(domains: &Domains<'_>, node: &Node) -> i64 {
     met.map(|(_, weight)| *weight).sum()
 }
 
-type Terms<'a> = (
-    &'a [PodAffinityTerm],
-    &'a [PodAffinityTerm],
-    Vec<(&'a WeightedPodAffinityTerm, i64)>,
-);
-
-/// Required affinity terms, required anti-affinity terms, and preferred ones with their sign.
-fn terms(pod: &Pod) -> Terms<'_> {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
-    let far = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
-    let soft_near = near.and_then(|near| near.preferred_during_scheduling_ignored_during_execution.as_deref());
-    let soft_far = far.and_then(|far| far.preferred_during_scheduling_ignored_during_execution.as_deref());
-    let soft = soft_near.into_iter().flatten().map(|term| (term, 1));
-    (
-        near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_deref())
-            .unwrap_or_default(),
-        self::far(pod),
-        soft.chain(soft_far.into_iter().flatten().map(|term| (term, -1)))
-            .collect(),
-    )
-}
-
-/// Required anti-affinity terms.
-fn far(pod: &Pod) -> &[PodAffinityTerm] {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    affinity
-        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
-        .and_then(|far| far.required_during_scheduling_ignored_during_execution.as_deref())
-        .unwrap_or_default()
-}
-
 /// True if a placed pod may make a node feasible for this one: it has required affinity terms or
 /// hard spread constraints.
 pub fn follows_pods(pod: &Pod) -> bool {
@@ -234,12 +200,6 @@ pub fn follows_pods(pod: &Pod) -> bool {
         .into_iter()
         .flatten();
     !terms(pod).0.is_empty() || constraints.any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
-}
-
-/// True if the pod has affinity or anti-affinity terms.
-pub(super) fn has_terms(pod: &Pod) -> bool {
-    let (near, far, soft) = terms(pod);
-    !near.is_empty() || !far.is_empty() || !soft.is_empty()
 }
 
 /// The value of the term's topology key on the node of `other`, if a term of `owner` matches that

@@ -9,6 +9,7 @@ pub mod filters;
 mod inter_pod_affinity;
 mod preemption;
 mod requests;
+mod schedule;
 mod score;
 mod spread;
 #[cfg(test)]
@@ -18,10 +19,10 @@ mod unschedulable;
 pub use api::pod::affinity;
 
 pub use self::{
-    cache::{Place, Placed, SchedulerCache},
+    cache::{Place, Placed, SchedulerCache, priority},
     claims::{Bond, Claim, Claims},
     inter_pod_affinity::follows_pods,
-    preemption::{Displacement, priority},
+    preemption::Displacement,
     requests::{HostPort, PodRequests},
     score::Score,
     unschedulable::{Misfit, Preemption, Unplaceable},

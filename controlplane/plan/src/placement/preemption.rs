@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
-use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, cache::Judge};
+use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, priority, schedule::Judge};
 use crate::node::departure::{Why, delete, mark};
 use crate::objects::{Meta as _, name, selects, uid};
 use crate::pod::Pod;
@@ -35,11 +35,6 @@ struct Cost {
     oldest: Reverse<Option<Timestamp>>,
 }
 
-/// A pod's priority.
-pub fn priority(pod: &Pod) -> i32 {
-    pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0)
-}
-
 /// A pod that may be preempted.
 struct Candidate<'a> {
     placed: &'a Placed,
@@ -51,6 +46,17 @@ struct Candidate<'a> {
 const ENOUGH: (usize, usize) = (100, 10);
 
 impl SchedulerCache {
+    /// Nominates a node for a pod. Until the pod is bound, its room is denied to pods of the same
+    /// or a lower priority. Nominations of pods of lower priority for the same node are dropped.
+    pub fn promise(&mut self, pod: &Arc<Pod>, displacement: &Displacement) {
+        let node = &displacement.node;
+        let least = priority(pod);
+        self.promises
+            .retain(|_, other| other.placed.node != *node || priority(&other.placed.pod) >= least);
+        let victims = displacement.victims.iter().map(|victim| uid(&**victim).to_owned());
+        self.keep(pod, node, victims.collect());
+    }
+
     /// Finds room for an unschedulable pod. `why` must be this cache's own result.
     pub fn displace(
         &self,

@@ -1,0 +1,104 @@
+//! Scheduling of one pod: filters, then scores (`pkg/scheduler/schedule_one.go`).
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::{
+    Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable, claims::Exclusive,
+    filters, inter_pod_affinity::InterPodAffinity, priority, score, spread::Spread,
+};
+use crate::objects::{Meta as _, name, uid};
+use crate::pod::Pod;
+
+/// Inputs of the filters and scores for one pod.
+pub(super) struct Judge<'a> {
+    pod: &'a Pod,
+    needs: &'a PodRequests,
+    claims: &'a Claims,
+    exclusive: Exclusive<'a>,
+    inter_pod_affinity: InterPodAffinity<'a>,
+    spread: Spread<'a>,
+}
+
+impl<'a> Judge<'a> {
+    pub(super) fn new(cache: &'a SchedulerCache, pod: &'a Pod, needs: &'a PodRequests, claims: &'a Claims) -> Self {
+        Self {
+            pod,
+            needs,
+            claims,
+            exclusive: Exclusive::of(cache, pod, claims),
+            inter_pod_affinity: InterPodAffinity::of(cache, pod),
+            spread: Spread::of(cache, pod),
+        }
+    }
+
+    pub(super) fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
+        filters::check(self.pod, self.needs, node, place)
+            .and_then(|()| self.exclusive.check())
+            .and_then(|()| self.claims.check(node))
+            .and_then(|()| self.spread.check(node))
+            .and_then(|()| self.inter_pod_affinity.check(node))
+    }
+
+    /// Removes a pod from its node in this calculation (`-1`), or puts it back (`1`).
+    pub(super) fn shift(&mut self, placed: &'a Placed, node: &'a Node, sign: i64) {
+        self.exclusive.shift(placed, sign);
+        self.spread.shift(placed, sign);
+        self.inter_pod_affinity.shift(placed, node, sign);
+    }
+}
+
+impl SchedulerCache {
+    /// True if victims of a nominated pod still exist on a node that would still fit it.
+    pub fn awaits(&self, pod: &Pod, claims: &Claims) -> bool {
+        let Some(promise) = self.promises.get(uid(pod)) else {
+            return false;
+        };
+        let least = priority(pod);
+        let goes = if promise.victims.is_empty() {
+            let on_it = |placed: &&Placed| placed.node == promise.placed.node && priority(&placed.pod) < least;
+            let mut on_it = self.pods().filter(on_it);
+            on_it.any(|placed| placed.pod.metadata.is_deleting())
+        } else {
+            promise.victims.iter().any(|victim| self.find(victim).is_some())
+        };
+        goes && self.at(&promise.placed.node).is_some_and(|(own, place)| {
+            let judge = Judge::new(self, pod, &promise.placed.needs, claims);
+            judge.check(own, place).err().is_none_or(|misfit| misfit.resolvable)
+        })
+    }
+
+    /// Returns the best node for a pod with these claims, or the reasons why it is unschedulable.
+    pub fn choose(&self, pod: &Pod, claims: &Claims) -> Result<Arc<Node>, Unplaceable> {
+        let never = pod.spec.as_ref().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+        let preemption = if never { Preemption::Never } else { Preemption::Vain };
+        if let Err(reason) = claims.check_pod(pod) {
+            return Err(Unplaceable {
+                misfits: self.nodes().map(|_| Misfit::unresolvable(reason.clone())).collect(),
+                of_pod: Some(reason),
+                preemption,
+            });
+        }
+        let needs = PodRequests::of(pod);
+        let judge = Judge::new(self, pod, &needs, claims);
+        let mut misfits: Vec<Misfit> = Vec::new();
+        let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
+        for (node, place) in self.nodes() {
+            match judge.check(node, &self.promised(pod, name(&**node), place)) {
+                Ok(()) => {
+                    let score = score::of(pod, &needs, node, place, &judge.inter_pod_affinity, &judge.spread);
+                    if best.as_ref().is_none_or(|(best, _)| score < *best) {
+                        best = Some((score, node));
+                    }
+                }
+                Err(misfit) => misfits.push(misfit),
+            }
+        }
+        best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
+            misfits,
+            of_pod: None,
+            preemption,
+        })
+    }
+}
