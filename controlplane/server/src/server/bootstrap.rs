@@ -271,7 +271,7 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
     }
     let own = own_service::objects(options, &servers::known(store)).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
-    made.push(flow_control::ensure(client, store).await);
+    made.push(client.send_all(flow_control::changes(store)).await);
     for published in published(options) {
         if let Err(error) = client.publish(store, &published).await {
             // The ConfigMap may be immutable; this server does not need it.
@@ -436,6 +436,14 @@ impl Client {
             );
         }
         self.send(Method::PUT, format!("{path}/{TRACKING}"), body).await
+    }
+
+    /// Sends objects at once; an error is the first refusal.
+    pub(crate) async fn send_all(&self, all: Vec<(Method, String, Value)>) -> Result<(), BootstrapError> {
+        let sent = all
+            .into_iter()
+            .map(|(method, path, object)| self.send(method, path, object));
+        join_all(sent).await.into_iter().collect()
     }
 
     /// Sends an object; a conflict counts as success.

@@ -38,7 +38,7 @@ use config::{Config, Distinguisher, Schema};
 use numbers::{Rejection, Running};
 use seats::{Seat, Seats, Start};
 
-pub(crate) use defaults::ensure;
+pub(crate) use defaults::changes;
 pub(crate) use numbers::Numbers;
 pub(crate) use upkeep::run;
 

@@ -3,7 +3,6 @@
 //! (`pkg/registry/flowcontrol/ensurer`).
 
 use api::Kind;
-use futures::future::join_all;
 use http::Method;
 use k8s_openapi::api::flowcontrol::v1::{FlowSchema, PriorityLevelConfiguration};
 use serde::Serialize;
@@ -12,7 +11,6 @@ use serde_json::{Value, json};
 use store::{Key, Prefix, Store};
 
 use super::{GROUP, LEVELS, SCHEMAS};
-use crate::server::bootstrap::{BootstrapError, Client};
 
 /// The names of schemas and levels that no server can do without.
 pub(super) const EXEMPT: &str = "exempt";
@@ -173,23 +171,21 @@ pub(super) fn schemas() -> Vec<FlowSchema> {
     read(all_schemas())
 }
 
-/// Creates missing objects, updates those that operators leave to the server, and removes obsolete
-/// ones.
-///
-/// # Errors
-/// The first refusal; all else is done.
-pub(crate) async fn ensure(client: &Client, store: &Store) -> Result<(), BootstrapError> {
-    let mut requests = changes::<PriorityLevelConfiguration>(store, LEVELS, all_levels());
-    requests.extend(changes::<FlowSchema>(store, SCHEMAS, all_schemas()));
-    let sent = requests
-        .into_iter()
-        .map(|(method, path, object)| client.send(method, format!("{path}?fieldManager={MANAGER}"), object));
-    join_all(sent).await.into_iter().collect()
-}
-
+/// Method, path and object of a request.
 type Change = (Method, String, Value);
 
-fn changes<T: Kind + Serialize + DeserializeOwned>(
+/// Requests that create missing objects, update those that operators leave to the server, and
+/// remove obsolete ones.
+pub(crate) fn changes(store: &Store) -> Vec<Change> {
+    let mut changes = changes_of::<PriorityLevelConfiguration>(store, LEVELS, all_levels());
+    changes.extend(changes_of::<FlowSchema>(store, SCHEMAS, all_schemas()));
+    for (_, path, _) in &mut changes {
+        path.extend(["?fieldManager=", MANAGER]);
+    }
+    changes
+}
+
+fn changes_of<T: Kind + Serialize + DeserializeOwned>(
     store: &Store,
     plural: &'static str,
     defaults: Vec<Value>,

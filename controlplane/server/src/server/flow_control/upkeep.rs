@@ -47,7 +47,7 @@ pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
             Ok(Err(_closed)) => std::future::pending().await,
             Err(_elapsed) => {
                 next = Instant::now() + RESYNC_INTERVAL;
-                if let Err(error) = defaults::ensure(&client, &shared.store).await {
+                if let Err(error) = client.send_all(defaults::changes(&shared.store)).await {
                     tracing::warn!(%error, "objects of flow control cannot be kept up");
                 }
             }
