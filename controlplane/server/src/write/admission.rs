@@ -50,17 +50,6 @@ pub(crate) struct Rounds {
     webhooks: Reinvocation,
 }
 
-impl Rounds {
-    /// True if a policy or a webhook changed the object, so that there is a second round.
-    fn changed(&self) -> bool {
-        self.changed
-    }
-
-    fn begin_second(&mut self) {
-        self.round = 1;
-    }
-}
-
 /// Reinvocation of policies and webhooks after later ones changed the object
 /// (`pkg/admission/plugin/webhook/mutating/reinvocationcontext.go`).
 #[derive(Default)]
@@ -202,10 +191,10 @@ impl<'a> Review<'a> {
         let before = self.old.map(|_old| object.clone_box());
         let mut rounds = Rounds::default();
         self.ask_mutating(object, &mut rounds).await?;
-        if rounds.changed() {
+        if rounds.changed {
             self.unmutated = before;
             self.fill_in(&mut **object)?;
-            rounds.begin_second();
+            rounds.round = 1;
             self.ask_mutating(object, &mut rounds).await?;
             self.warnings.extend(owners::once(object.metadata_mut(), true));
         }
@@ -222,8 +211,8 @@ impl<'a> Review<'a> {
         }
         let mut rounds = Rounds::default();
         self.ask_mutating(object, &mut rounds).await?;
-        if rounds.changed() {
-            rounds.begin_second();
+        if rounds.changed {
+            rounds.round = 1;
             self.ask_mutating(object, &mut rounds).await?;
         }
         Ok(())

@@ -282,8 +282,8 @@ pub(crate) async fn admit_unstored(
     let mut rounds = Rounds::default();
     let asked = Asked::to_write(context, row, &*object, None, "");
     mutate(&asked, Some(&mut object), &mut rounds).await?;
-    if rounds.changed() {
-        rounds.begin_second();
+    if rounds.changed {
+        rounds.round = 1;
         mutate(&asked, Some(&mut object), &mut rounds).await?;
     }
     validate(&asked, Some(&*object)).await?;
