@@ -216,31 +216,10 @@ fn set_up(
         None
     };
     let listener = listen().map_err(at("listen"))?;
-    let (pod, attempt, id) = (spec.pod.clone(), spec.attempt, spec.id.clone());
-    let sandbox = Sandbox {
-        id,
-        pod,
-        attempt,
-        created_at: now(),
-        user_ids: spec.user_ids,
-        se_linux_level: spec.se_linux_level.clone(),
-        lost: false,
-        containers: Vec::new(),
-    };
-    let supervisor = nix::unistd::getpid().as_raw();
-    let started = started("self").unwrap_or(0);
-    let record = SandboxRecord {
-        sandbox: sandbox.clone(),
-        supervisor,
-        started,
-    };
-    record::write(Path::new(SANDBOX), &record).map_err(at("write the sandbox's record"))?;
-    failpoint::reach("sandbox recorded");
-    let directory = directory.to_owned();
-    Ok(state::Supervisor::new(
-        directory,
+    Ok(state::Supervisor {
+        directory: directory.to_owned(),
+        sandbox: record_sandbox(&spec)?,
         spec,
-        sandbox,
         cgroups,
         group,
         mntns,
@@ -248,8 +227,40 @@ fn set_up(
         pause,
         memory,
         listener,
-        ready.signals,
-    ))
+        signals: ready.signals,
+        clients: Vec::new(),
+        entries: Vec::new(),
+        execs: Vec::new(),
+        jobs: Vec::new(),
+        unclaimed: Vec::new(),
+        unsettled: Vec::new(),
+        stale: Vec::new(),
+        shutdown: None,
+        ended: false,
+        keys: 0,
+    })
+}
+
+/// Writes the sandbox's record.
+fn record_sandbox(spec: &SandboxSpec) -> Result<Sandbox, Failure> {
+    let sandbox = Sandbox {
+        id: spec.id.clone(),
+        pod: spec.pod.clone(),
+        attempt: spec.attempt,
+        created_at: now(),
+        user_ids: spec.user_ids,
+        se_linux_level: spec.se_linux_level.clone(),
+        lost: false,
+        containers: Vec::new(),
+    };
+    let record = SandboxRecord {
+        sandbox: sandbox.clone(),
+        supervisor: nix::unistd::getpid().as_raw(),
+        started: started("self").unwrap_or(0),
+    };
+    record::write(Path::new(SANDBOX), &record).map_err(at("write the sandbox's record"))?;
+    failpoint::reach("sandbox recorded");
+    Ok(sandbox)
 }
 
 fn join_network(spec: &SandboxSpec) -> Result<(), Failure> {

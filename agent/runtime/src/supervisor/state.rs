@@ -109,50 +109,6 @@ pub(super) struct Supervisor {
 }
 
 impl Supervisor {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "built in one place, from what was set up there"
-    )]
-    pub(super) fn new(
-        directory: PathBuf,
-        spec: SandboxSpec,
-        sandbox: Sandbox,
-        cgroups: Cgroups,
-        group: PathBuf,
-        mntns: MountNamespace,
-        users: Option<Users>,
-        pause: Option<Pause>,
-        memory: Option<SharedMemory>,
-        listener: UnixListener,
-        signals: SignalFd,
-    ) -> Self {
-        let (clients, entries, execs, jobs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (unclaimed, unsettled, shutdown, ended, keys) = (Vec::new(), Vec::new(), None, false, 0);
-        Self {
-            directory,
-            spec,
-            sandbox,
-            cgroups,
-            group,
-            mntns,
-            users,
-            pause,
-            memory,
-            listener,
-            signals,
-            clients,
-            entries,
-            execs,
-            jobs,
-            unclaimed,
-            unsettled,
-            stale: Vec::new(),
-            shutdown,
-            ended,
-            keys,
-        }
-    }
-
     pub(super) fn sandbox(&self) -> Sandbox {
         let containers = self.entries.iter().map(|entry| entry.container.clone()).collect();
         Sandbox {
