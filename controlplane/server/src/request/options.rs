@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::request::failure::{Failure, GroupResource};
 use crate::request::query::Query;
 use crate::transport::body;
-use crate::write::managers::MAX_NAME;
 
 /// Treatment of unknown and duplicate fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +62,9 @@ impl WriteOptions {
         Err(Failure::invalid("meta.k8s.io", "PatchOptions", "", &[found]))
     }
 }
+
+/// The most bytes of a manager's name.
+pub(crate) const MAX_NAME: usize = 128;
 
 /// A manager's name is short and printable.
 pub(crate) fn check_manager(field: &str, manager: &str) -> Vec<api::Invalid> {

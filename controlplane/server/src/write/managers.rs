@@ -8,10 +8,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::request::options::check_manager;
+use crate::request::options::{MAX_NAME, check_manager};
 
-/// The most bytes of a manager's name.
-pub(crate) const MAX_NAME: usize = 128;
 /// The most bytes of a subresource's name in an entry.
 const MAX_SUBRESOURCE: usize = 256;
 
