@@ -9,13 +9,12 @@ use http::StatusCode;
 use k8s_openapi::api::core::v1::{ComponentCondition, ComponentStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::read::list::Head;
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::selection::Selection;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::{Response, encode};
-use crate::transport::shape;
+use crate::transport::shape::{self, Head};
 
 /// Names of the components that clients know.
 const COMPONENTS: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];

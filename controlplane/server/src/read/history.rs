@@ -18,7 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use store::{At, Key, ListAt, PastError, Since};
 
-use super::list::{Head, Token, token};
+use super::list::{Token, token};
 use crate::authz::Attributes;
 use crate::extensions::definitions;
 use crate::ops::audit::recording::until_end;
@@ -31,7 +31,7 @@ use crate::request::selection::Selection;
 use crate::storage;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::{self, Response};
-use crate::transport::shape;
+use crate::transport::shape::{self, Head};
 
 /// The most versions in one answer.
 const MOST_VERSIONS: i64 = 500;

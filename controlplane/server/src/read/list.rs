@@ -15,7 +15,7 @@ use crate::storage;
 use crate::transport::body::syntax;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
-use crate::transport::shape;
+use crate::transport::shape::{self, Head};
 
 /// Number of entries scanned in one step when selectors filter.
 const STEP: usize = 500;
@@ -23,16 +23,6 @@ const EXPIRED_CONTINUE: &str = "The provided continue parameter is too old to di
 start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of \
 the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
 deleted between the time the first chunk was returned and now may show up in the list.";
-
-/// The metadata of a list.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Head {
-    pub(crate) revision: u64,
-    /// Token for the next page.
-    pub(crate) remainder: Option<String>,
-    /// Objects after this page, where selectors do not make that unknown.
-    pub(crate) remaining: Option<usize>,
-}
 
 /// A page.
 #[derive(Debug)]

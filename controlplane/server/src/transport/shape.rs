@@ -20,7 +20,7 @@ use crate::transport::compress;
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::transport::respond::{Response, with_type};
 
-pub(crate) use list::list;
+pub(crate) use list::{Head, list};
 pub(crate) use table::{IncludeObject, Row, Table, table};
 
 /// The kind of an object's metadata alone.

@@ -17,13 +17,22 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::table::TAIL;
 use super::{ListMeta, PARTIAL, Table, document, misshapen, partial_of, unencodable};
-use crate::read::list::Head;
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::server::blocking;
 use crate::transport::compress;
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::transport::respond::{Response, with_type};
+
+/// The metadata of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) revision: u64,
+    /// Token for the next page.
+    pub(crate) remainder: Option<String>,
+    /// Objects after this page, where selectors do not make that unknown.
+    pub(crate) remaining: Option<usize>,
+}
 
 /// Bytes of one chunk of a long list.
 const CHUNK: usize = 256 * 1024;
