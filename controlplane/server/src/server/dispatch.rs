@@ -37,7 +37,7 @@ use crate::server::blocking;
 use crate::server::limits::Pass;
 use crate::transport::negotiation::{Encoding, for_people};
 use crate::transport::respond::{self, Response};
-use crate::transport::tunnel;
+use crate::transport::{shape, tunnel};
 use crate::{node, read, write};
 use other::other;
 use turn::Turn;
@@ -78,7 +78,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
             if let Failure::Internal { message } = &failure {
                 tracing::error!(message, "request failed");
             }
-            (respond::failure(&failure, accept.as_ref(), json), Some(failure))
+            (shape::failure(&failure, accept.as_ref(), json), Some(failure))
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);

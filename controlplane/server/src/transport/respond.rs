@@ -4,14 +4,10 @@ use std::collections::BTreeSet;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, RETRY_AFTER, WARNING};
+use http::header::{CONTENT_TYPE, WARNING};
 use http::{HeaderValue, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusDetails};
 use serde::Serialize;
-
-use crate::request::failure::Failure;
-use crate::transport::negotiation::{Encoding, negotiate_failure};
-use crate::transport::shape;
 
 /// Response that every handler returns.
 pub type Response = http::Response<Body>;
@@ -49,30 +45,6 @@ pub(crate) fn encode(value: &impl Serialize) -> Bytes {
 /// `staging/src/k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/writers.go`).
 pub(crate) fn indented(value: &impl Serialize) -> Response {
     json(StatusCode::OK, api::go_json::indent(&encode(value), 0))
-}
-
-/// A failure as the client sees it, in the encoding that its `Accept` asks for; `json` is how JSON
-/// is written to it.
-pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Encoding) -> Response {
-    if matches!(failure, Failure::NoSuchPath) {
-        return text(StatusCode::NOT_FOUND, "404 page not found\n");
-    }
-    let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if let Failure::Overloaded { retry_after } = failure {
-        let mut response = text(code, format!("{failure}\n"));
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(*retry_after));
-        return response;
-    }
-    let status = encode(&failure.status());
-    let encoding = negotiate_failure(accept, json);
-    let plain = || self::json(code, status.clone());
-    let mut response = shape::status(encoding, code, &status).unwrap_or_else(|_unencodable| plain());
-    if let Some(seconds) = failure.retry_after() {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
 }
 
 /// Success without an object: a `Status`, with details where they are given.
@@ -129,19 +101,4 @@ fn quote(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn who_comes_too_often_is_told_in_plain_text() {
-        let response = failure(&Failure::OVERLOADED, None, Encoding::Json);
-        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(response.headers()[RETRY_AFTER], "1");
-        assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
-        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
-        assert_eq!(body, "Too many requests, please try again later.\n");
-    }
 }

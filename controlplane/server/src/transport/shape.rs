@@ -7,7 +7,8 @@ mod table;
 use api::managed::splice;
 use api::{Object, Registration, go_json};
 use bytes::Bytes;
-use http::StatusCode;
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,8 +18,8 @@ use crate::request::failure::Failure;
 use crate::request::object;
 use crate::server::blocking;
 use crate::transport::compress;
-use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
-use crate::transport::respond::{Response, with_type};
+use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip, negotiate_failure};
+use crate::transport::respond::{self, Response, with_type};
 
 pub(crate) use list::{Head, list};
 pub(crate) use table::{IncludeObject, Row, Table, table};
@@ -100,6 +101,30 @@ pub(crate) fn status(encoding: Encoding, code: StatusCode, bytes: &[u8]) -> Resu
     document(encoding, code, ("v1", "Status"), bytes)
 }
 
+/// A failure as the client sees it, in the encoding that its `Accept` asks for; `json` is how JSON
+/// is written to it.
+pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Encoding) -> Response {
+    if matches!(failure, Failure::NoSuchPath) {
+        return respond::text(StatusCode::NOT_FOUND, "404 page not found\n");
+    }
+    let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if let Failure::Overloaded { retry_after } = failure {
+        let mut response = respond::text(code, format!("{failure}\n"));
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(*retry_after));
+        return response;
+    }
+    let status = respond::encode(&failure.status());
+    let encoding = negotiate_failure(accept, json);
+    let plain = || respond::json(code, status.clone());
+    let mut response = self::status(encoding, code, &status).unwrap_or_else(|_unencodable| plain());
+    if let Some(seconds) = failure.retry_after() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
 /// Answers a document of a group version and kind, given as its JSON.
 pub(crate) fn document(
     encoding: Encoding,
@@ -177,4 +202,21 @@ pub(crate) fn partial_of(object: &[u8], version: MetaVersion) -> Vec<u8> {
 /// An object's metadata alone.
 pub(crate) fn partial(metadata: &ObjectMeta, version: MetaVersion) -> Value {
     json!({"kind": PARTIAL, "apiVersion": version.api_version(), "metadata": metadata})
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONTENT_TYPE;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_comes_too_often_is_told_in_plain_text() {
+        let response = failure(&Failure::OVERLOADED, None, Encoding::Json);
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(response.headers()[RETRY_AFTER], "1");
+        assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
+        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
+        assert_eq!(body, "Too many requests, please try again later.\n");
+    }
 }
