@@ -29,7 +29,6 @@ use crate::authz::escalation;
 use crate::ops::metrics::{Half, Watch};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::write::amend::Part;
 use crate::write::owners;
 use pods::{limits, pod_security, priority, resize, service_account, tolerations, topology};
 use webhooks::Asked;
@@ -38,6 +37,37 @@ pub(crate) use namespace::may_delete;
 pub(crate) use node::{may_become, may_configure, may_request_token, may_touch};
 pub(crate) use pods::service_account::await_account;
 pub(crate) use service::farewell;
+
+/// Part of an object that a request may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The object without its status.
+    Object,
+    /// Its status.
+    Status,
+    /// A pod's ephemeral containers.
+    EphemeralContainers,
+    /// Resources of a pod's containers.
+    Resize,
+    /// Fields of the kind's own subresource: a namespace's finalizers, the approval of a signing
+    /// request.
+    Own,
+    /// Fields that the server itself sets: not subject to the rules for clients' updates.
+    Decided,
+}
+
+impl Part {
+    /// Part that a request to a subresource, or to the object itself, may change.
+    pub(crate) fn of(subresource: &str) -> Self {
+        match subresource {
+            "status" => Self::Status,
+            "ephemeralcontainers" => Self::EphemeralContainers,
+            "resize" => Self::Resize,
+            "finalize" | "approval" => Self::Own,
+            _ => Self::Object,
+        }
+    }
+}
 
 /// State between the two rounds of one request.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use crate::request::context::Context;
 use crate::request::failure::{Cause, Failure};
 use crate::request::object::{self, Live};
 use crate::transport::body;
-use crate::write::admission::{self, Review, quota};
+use crate::write::admission::{self, Part, Review, quota};
 use crate::write::create::{commit_failure, modified, set_namespace};
 use crate::write::managers;
 
@@ -21,37 +21,6 @@ const ATTEMPTS: usize = 64;
 /// Number of failed attempts after which a writer queues with the others: a slow writer would lose
 /// each race.
 const RACES: usize = 4;
-
-/// Part of an object that a request may change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// The object without its status.
-    Object,
-    /// Its status.
-    Status,
-    /// A pod's ephemeral containers.
-    EphemeralContainers,
-    /// Resources of a pod's containers.
-    Resize,
-    /// Fields of the kind's own subresource: a namespace's finalizers, the approval of a signing
-    /// request.
-    Own,
-    /// Fields that the server itself sets: not subject to the rules for clients' updates.
-    Decided,
-}
-
-impl Part {
-    /// Part that a request to a subresource, or to the object itself, may change.
-    pub(crate) fn of(subresource: &str) -> Self {
-        match subresource {
-            "status" => Self::Status,
-            "ephemeralcontainers" => Self::EphemeralContainers,
-            "resize" => Self::Resize,
-            "finalize" | "approval" => Self::Own,
-            _ => Self::Object,
-        }
-    }
-}
 
 /// A change of the object of a name.
 #[derive(Debug, Clone, Copy)]

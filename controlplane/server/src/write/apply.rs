@@ -17,7 +17,8 @@ use crate::transport::body::{self, check_bounds};
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
-use crate::write::amend::{Amendment, Changed, Part, amend, check_name};
+use crate::write::admission::Part;
+use crate::write::amend::{Amendment, Changed, amend, check_name};
 use crate::write::create::{Stored, modified, store_new};
 use crate::write::managers;
 

@@ -16,8 +16,8 @@ use crate::transport::negotiation::negotiate;
 use crate::transport::respond::{self, Response};
 use crate::transport::shape;
 use crate::write::admission::pods::topology;
-use crate::write::admission::webhooks;
-use crate::write::amend::{Amendment, Part, amend};
+use crate::write::admission::{Part, webhooks};
+use crate::write::amend::{Amendment, amend};
 use crate::write::create::check_namespace;
 
 /// `POST pods/NAME/binding`

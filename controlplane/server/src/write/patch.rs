@@ -21,7 +21,8 @@ use crate::transport::body::{self, check_bounds, check_operations, media_type, s
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
-use crate::write::amend::{Amendment, Part, amend};
+use crate::write::admission::Part;
+use crate::write::amend::{Amendment, amend};
 use crate::write::apply::apply;
 use crate::write::owners;
 

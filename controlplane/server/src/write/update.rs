@@ -15,7 +15,8 @@ use crate::transport::body;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
-use crate::write::amend::{Amendment, Part, amend, check_name};
+use crate::write::admission::Part;
+use crate::write::amend::{Amendment, amend, check_name};
 use crate::write::create::{Stored, set_namespace, store_new};
 use crate::write::owners;
 

@@ -11,7 +11,7 @@ use super::Review;
 use crate::authn::identity::MASTERS;
 use crate::authz::{Attributes, Resource};
 use crate::request::failure::Failure;
-use crate::write::amend::Part;
+use crate::write::admission::Part;
 
 const GROUP: &str = "certificates.k8s.io";
 

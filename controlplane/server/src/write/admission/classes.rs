@@ -16,7 +16,7 @@ use store::{Key, Prefix};
 use super::{Review, pod_spec};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::write::amend::Part;
+use crate::write::admission::Part;
 
 const STORAGE_DEFAULT: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",

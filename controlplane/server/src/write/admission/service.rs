@@ -12,7 +12,7 @@ use store::Store;
 use super::Review;
 use crate::request::failure::Failure;
 use crate::storage::allocation::{self, Claims, Range};
-use crate::write::amend::Part;
+use crate::write::admission::Part;
 
 /// Sets allocated fields, and adds the allocations to the commit.
 pub(super) fn allocate(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {

@@ -12,8 +12,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use store::Prefix;
 
 use crate::request::failure::Failure;
-use crate::write::admission::Review;
-use crate::write::amend::Part;
+use crate::write::admission::{Part, Review};
 
 /// Annotation that lists the defaults that were set.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";

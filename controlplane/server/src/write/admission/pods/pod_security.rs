@@ -13,8 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use store::{Key, Prefix};
 
 use crate::request::failure::Failure;
-use crate::write::admission::Review;
-use crate::write::amend::Part;
+use crate::write::admission::{Part, Review};
 
 /// Number of existing pods that are evaluated when a namespace's level is raised.
 const MOST: usize = 3000;

@@ -7,8 +7,7 @@ use store::{Key, Prefix};
 
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::write::admission::{Review, pod_spec};
-use crate::write::amend::Part;
+use crate::write::admission::{Part, Review, pod_spec};
 
 const GROUP: &str = "scheduling.k8s.io";
 const PLURAL: &str = "priorityclasses";

@@ -8,8 +8,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use store::Key;
 
 use crate::request::failure::{Cause, Failure};
-use crate::write::admission::Review;
-use crate::write::amend::Part;
+use crate::write::admission::{Part, Review};
 
 /// `PodResizeValidator`
 pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {

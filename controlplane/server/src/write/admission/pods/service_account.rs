@@ -14,8 +14,7 @@ use store::{Key, Prefix};
 
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::write::admission::Review;
-use crate::write::amend::Part;
+use crate::write::admission::{Part, Review};
 
 const DEFAULT: &str = "default";
 const MIRROR: &str = "kubernetes.io/config.mirror";
