@@ -13,7 +13,7 @@ use crate::request::failure::{Cause, Failure};
 use crate::request::object::{self, Live};
 use crate::transport::body;
 use crate::write::admission::{self, Part, Review, quota};
-use crate::write::create::{commit_failure, modified, set_namespace};
+use crate::write::create::{check_name, commit_failure, modified, set_namespace};
 use crate::write::managers;
 
 /// Number of attempts when others write the same object.
@@ -277,18 +277,6 @@ fn of_pods(
     match (new, old.as_any().downcast_ref::<Pod>()) {
         (Some(new), Some(old)) => Ok(update(new, old)),
         (_, _) => Err(Failure::NoSuchResource),
-    }
-}
-
-pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
-    match new.metadata().name.as_deref() {
-        Some(own) if own == name => Ok(()),
-        None | Some("") => Err(Failure::bad_request(format!(
-            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        ))),
-        Some(own) => Err(Failure::bad_request(format!(
-            "the name of the object ({own}) does not match the name on the URL ({name})"
-        ))),
     }
 }
 

@@ -18,8 +18,8 @@ use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
 use crate::write::admission::Part;
-use crate::write::amend::{Amendment, Changed, amend, check_name};
-use crate::write::create::{Stored, modified, store_new};
+use crate::write::amend::{Amendment, Changed, amend};
+use crate::write::create::{Stored, check_name, modified, store_new};
 use crate::write::managers;
 
 /// Number of attempts when others create or delete the same object.

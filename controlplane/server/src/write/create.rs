@@ -18,7 +18,6 @@ use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
 use crate::write::admission::{self, Review, quota};
-use crate::write::amend::check_name;
 use crate::write::managers;
 use crate::write::owners;
 
@@ -282,4 +281,16 @@ fn draws_name(object: &dyn Object) -> bool {
             .generate_name
             .as_deref()
             .is_some_and(|prefix| !prefix.is_empty())
+}
+
+pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
+    match new.metadata().name.as_deref() {
+        Some(own) if own == name => Ok(()),
+        None | Some("") => Err(Failure::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        Some(own) => Err(Failure::bad_request(format!(
+            "the name of the object ({own}) does not match the name on the URL ({name})"
+        ))),
+    }
 }

@@ -19,9 +19,9 @@ use crate::transport::negotiation::{MetaVersion, Representation, Shape, negotiat
 use crate::transport::respond::{Response, encode};
 use crate::transport::shape::{self, IncludeObject, ListMeta, Row};
 use crate::write::admission::Part;
-use crate::write::amend::{Amendment, amend, check_name};
+use crate::write::amend::{Amendment, amend};
 use crate::write::apply::{Applying, applied_to};
-use crate::write::create::check_namespace;
+use crate::write::create::{check_name, check_namespace};
 use crate::write::patch::{Patch, apply_to, is_apply};
 
 /// Answers the scale.

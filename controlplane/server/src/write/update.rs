@@ -16,8 +16,8 @@ use crate::transport::negotiation::negotiate;
 use crate::transport::respond::Response;
 use crate::transport::shape;
 use crate::write::admission::Part;
-use crate::write::amend::{Amendment, amend, check_name};
-use crate::write::create::{Stored, set_namespace, store_new};
+use crate::write::amend::{Amendment, amend};
+use crate::write::create::{Stored, check_name, set_namespace, store_new};
 use crate::write::owners;
 
 /// Answers the object as stored.
