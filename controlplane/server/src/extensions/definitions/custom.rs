@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::version::{Replicas, Version};
+use super::version::{Replicas, Version, nested, parts};
 
 /// An object.
 #[derive(Clone, PartialEq)]
@@ -364,16 +364,4 @@ impl Served {
         let found = [check("kind", self.own.kind), check("apiVersion", &self.own.qualified)];
         found.into_iter().flatten().collect()
     }
-}
-
-/// The names of a path of dots.
-pub(super) fn parts(path: &str) -> impl Iterator<Item = &str> {
-    path.trim_start_matches('.').split('.')
-}
-
-/// The value at a path of dots.
-pub(super) fn nested<'v>(members: &'v Map<String, Value>, path: &str) -> Option<&'v Value> {
-    let mut names = parts(path);
-    let first = members.get(names.next()?)?;
-    names.try_fold(first, |value, name| value.get(name))
 }

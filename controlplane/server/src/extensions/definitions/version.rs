@@ -16,9 +16,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use schema::{Additional, Kind, ListType, MapType, Node, Rules, Structural, Verdict};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::custom::nested;
 use super::json_path::JsonPath;
 use crate::write::admission::expressions::aside;
 
@@ -324,4 +323,16 @@ fn cell(cell_type: &str, value: &Value, now: Timestamp) -> Value {
         },
         _ => Value::Null,
     }
+}
+
+/// The names of a path of dots.
+pub(super) fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.trim_start_matches('.').split('.')
+}
+
+/// The value at a path of dots.
+pub(super) fn nested<'v>(members: &'v Map<String, Value>, path: &str) -> Option<&'v Value> {
+    let mut names = parts(path);
+    let first = members.get(names.next()?)?;
+    names.try_fold(first, |value, name| value.get(name))
 }
