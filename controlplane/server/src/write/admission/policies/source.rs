@@ -14,8 +14,7 @@ use store::{Entry, Prefix, Store};
 
 use super::compiled::Compiled;
 use crate::storage::follower::{Follow, Follower};
-use crate::write::admission::webhooks::matching::Selectors;
-use crate::write::admission::webhooks::source::GROUP;
+use crate::write::admission::webhooks::source::{GROUP, Selectors};
 
 type Rule = (RuleWithOperations, Vec<String>);
 

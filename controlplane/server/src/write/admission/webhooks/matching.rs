@@ -6,13 +6,12 @@ use api::selector::LabelSelector;
 use api::{Object, Row};
 use expressions::Question;
 use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use serde_json::Value;
 use store::{Entry, Key};
 
 use super::asked::{Asked, GroupVersionKind, GroupVersionResource, Operation};
 use super::review::request;
-use super::source::Hook;
+use super::source::{Hook, Selectors};
 use crate::request::failure::{Failure, GroupResource, Target};
 use crate::write::admission::expressions::{ContextAuthorizer, Variables, aside};
 
@@ -40,30 +39,6 @@ impl Fit {
         }
     }
 }
-
-/// Selectors of namespaces and objects. The error is of the selector's own text.
-pub(in crate::write::admission) struct Selectors {
-    namespaces: Result<LabelSelector, String>,
-    objects: Result<LabelSelector, String>,
-}
-
-impl Selectors {
-    pub(in crate::write::admission) fn new(namespaces: Option<&Structure>, objects: Option<&Structure>) -> Self {
-        let selector = |structure: Option<&Structure>| {
-            let selector = LabelSelector::of(Some(structure.unwrap_or(&EVERYTHING)));
-            selector.map_err(|error| error.to_string())
-        };
-        Self {
-            namespaces: selector(namespaces),
-            objects: selector(objects),
-        }
-    }
-}
-
-static EVERYTHING: Structure = Structure {
-    match_expressions: None,
-    match_labels: None,
-};
 
 type Labels = BTreeMap<String, String>;
 

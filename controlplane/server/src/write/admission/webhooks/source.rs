@@ -6,19 +6,44 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use api::selector::LabelSelector;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
 use serde::Deserialize;
 use store::{Entry, Prefix, Store};
 
 use super::client::Client;
 use super::conditions::Conditions;
-use super::matching::Selectors;
 use crate::node::agents::Agents;
 use crate::storage::follower::{Follow, Follower};
 use crate::write::admission::expressions::environment;
 
 /// API group of the kinds that webhooks are not called for.
 pub(in crate::write::admission) const GROUP: &str = "admissionregistration.k8s.io";
+
+/// Selectors of namespaces and objects. The error is of the selector's own text.
+pub(in crate::write::admission) struct Selectors {
+    pub(super) namespaces: Result<LabelSelector, String>,
+    pub(super) objects: Result<LabelSelector, String>,
+}
+
+impl Selectors {
+    pub(in crate::write::admission) fn new(namespaces: Option<&Structure>, objects: Option<&Structure>) -> Self {
+        let selector = |structure: Option<&Structure>| {
+            let selector = LabelSelector::of(Some(structure.unwrap_or(&EVERYTHING)));
+            selector.map_err(|error| error.to_string())
+        };
+        Self {
+            namespaces: selector(namespaces),
+            objects: selector(objects),
+        }
+    }
+}
+
+static EVERYTHING: Structure = Structure {
+    match_expressions: None,
+    match_labels: None,
+};
 
 /// Webhook of a configuration. Every field of a validating webhook is also one of a mutating
 /// webhook.
