@@ -158,7 +158,7 @@ pub(crate) struct UpOptions {
     /// Control group that holds the pods [default: skiff, or one derived from the state directory]
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup_root: Option<String>,
-    /// Address of the node, for the agent's certificate [default: the one towards the default route]
+    /// Address of the node; may be repeated [default: the one towards the default route, unless NAT gives it to every machine]
     #[arg(long, value_name = "IP")]
     pub(crate) node_address: Vec<IpAddr>,
     /// Name or address by which other machines reach the API server, for its certificate and for nodes that join; may be

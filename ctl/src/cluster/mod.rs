@@ -238,12 +238,15 @@ fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     if !unit::is_its(state_dir) {
         pairs.push(("--instance-id", instance_id(state_dir)));
     }
-    if settings.joined.is_some() {
-        let addresses = settings.node_addresses.iter();
-        pairs.extend(addresses.map(|address| ("--address", address.to_string())));
-    } else {
+    let mut is_told = settings.joined.is_some() || settings.fixed_addresses;
+    if settings.joined.is_none() {
         pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
+        // The agent finds that of the default route, and follows when it changes.
+        is_told |= settings.node_addresses != settings::addresses::of_default_route(Some(&settings.pod_cidr));
     }
+    let addresses = settings.node_addresses.iter();
+    let addresses = addresses.filter(|address| is_told && !address.is_loopback());
+    pairs.extend(addresses.map(|address| ("--address", address.to_string())));
     let pairs = pairs.into_iter();
     let pairs = pairs.flat_map(|(flag, value)| [flag.to_owned(), value]);
     pairs.chain(settings.backends.flags()).collect()
@@ -321,5 +324,22 @@ mod tests {
         };
         assert!(of("/tmp/a"));
         assert!(!of(unit::STATE), "what the unit reads is copied with the machine");
+    }
+
+    #[test]
+    fn the_agent_is_told_addresses_that_it_would_not_find() {
+        let mut settings = Settings::nothing();
+        let addresses = |settings: &Settings| {
+            let flags = chosen_arguments(Path::new("/tmp/a"), settings);
+            let pairs = flags.windows(2).filter(|pair| pair[0] == "--address");
+            pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
+        };
+        settings.node_addresses = settings::addresses::of_default_route(None);
+        assert!(addresses(&settings).is_empty());
+        settings.fixed_addresses = true;
+        settings.node_addresses = ["192.0.2.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
+        assert_eq!(addresses(&settings), ["192.0.2.7"]);
+        settings.fixed_addresses = false;
+        assert_eq!(addresses(&settings), ["192.0.2.7"], "another one than that of the default route");
     }
 }

@@ -1,9 +1,11 @@
 //! Settings of a cluster that are chosen at its first start, so that several can run side by side.
 
+pub(super) mod addresses;
+
 use std::fs::{self, File};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -27,6 +29,9 @@ pub(super) struct Settings {
     #[serde(default)]
     pub(super) cgroup_root: String,
     pub(super) node_addresses: Vec<IpAddr>,
+    /// True if these were given, so that they are not chosen anew at each start.
+    #[serde(default)]
+    pub(super) fixed_addresses: bool,
     /// Names and addresses of the API server for other machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) advertise: Vec<String>,
@@ -71,6 +76,7 @@ impl Settings {
             bridge: String::new(),
             cgroup_root: String::new(),
             node_addresses: Vec::new(),
+            fixed_addresses: false,
             advertise: Vec::new(),
             load_balancer_addresses: None,
             history: History::default(),
@@ -157,16 +163,13 @@ impl Settings {
             })?,
             node_addresses: if !options.node_address.is_empty() {
                 options.node_address.clone()
-            } else if let Some(known) = known.filter(|_| !is_own) {
+            } else if let Some(known) = known.filter(|known| !is_own || known.fixed_addresses) {
                 known.node_addresses.clone()
             } else {
-                addresses(
-                    options
-                        .pod_cidr
-                        .as_deref()
-                        .or(known.map(|known| known.pod_cidr.as_str())),
-                )
+                let known = known.map(|known| known.pod_cidr.as_str());
+                addresses::choose(options.pod_cidr.as_deref().or(known))
             },
+            fixed_addresses: earlier.fixed_addresses || !options.node_address.is_empty(),
             advertise: match known {
                 Some(known) if options.advertise.is_empty() => known.advertise.clone(),
                 Some(_) | None => options.advertise.clone(),
@@ -314,44 +317,10 @@ fn host_name() -> anyhow::Result<String> {
     })
 }
 
-/// Returns the source address of the default route, also of IPv6 if pods have such addresses or the
-/// machine has no other route, and loopback. Nothing is sent: connecting a UDP socket only looks up
-/// the route.
-fn addresses(pod_cidr: Option<&str>) -> Vec<IpAddr> {
-    let towards = |own: &str, target: &str| {
-        let socket = UdpSocket::bind(own).ok()?;
-        socket.connect(target).ok()?;
-        Some(socket.local_addr().ok()?.ip())
-    };
-    let v6 = pod_cidr.is_some_and(|range| range.contains(':'));
-    known_as(v6, towards("0.0.0.0:0", "192.0.2.1:9"), || {
-        towards("[::]:0", "[2001:db8::1]:9")
-    })
-}
-
-fn known_as(wants_v6: bool, v4: Option<IpAddr>, v6: impl FnOnce() -> Option<IpAddr>) -> Vec<IpAddr> {
-    let v4 = v4.filter(|address| !address.is_loopback());
-    let v6 = if wants_v6 || v4.is_none() { v6() } else { None };
-    v4.into_iter()
-        .chain(v6.filter(|address| !address.is_loopback()))
-        .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arguments::{Arguments, Command};
-
-    #[test]
-    fn a_machine_that_leads_anywhere_by_ipv6_alone_is_known_by_that() {
-        let parse = |text: &str| text.parse::<IpAddr>().unwrap();
-        let (v4, v6, own) = (parse("192.0.2.7"), parse("2001:db8::7"), parse("127.0.0.1"));
-        assert_eq!(known_as(false, None, || Some(v6)), [v6, own]);
-        assert_eq!(known_as(false, Some(v4), || Some(v6)), [v4, own]);
-        assert_eq!(known_as(true, Some(v4), || Some(v6)), [v4, v6, own]);
-        assert_eq!(known_as(false, None, || None), [own]);
-    }
 
     #[test]
     fn nodes_that_join_get_addresses_of_the_same_families() {
@@ -384,6 +353,19 @@ mod tests {
             chosen.node_addresses.is_empty() && chosen.joined == joined.joined,
             "{chosen:?}"
         );
+    }
+
+    #[test]
+    fn addresses_that_were_given_are_kept() {
+        let given = UpOptions {
+            pod_cidr: Some("10.9.0.0/24".into()),
+            node_address: vec!["192.0.2.7".parse().unwrap()],
+            ..UpOptions::default()
+        };
+        let first = Settings::choose(Path::new("/tmp/a"), &given, None).unwrap();
+        let kept: Settings = serde_json::from_slice(&serde_json::to_vec(&first).unwrap()).unwrap();
+        let again = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&kept)).unwrap();
+        assert_eq!(again.node_addresses, given.node_address);
     }
 
     #[test]

@@ -1,0 +1,105 @@
+//! Addresses by which other machines reach this one.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::Path;
+
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+
+/// Address that every virtual machine has behind the NAT of VirtualBox or QEMU.
+const NAT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// Router of that NAT, 10.0.2.2, as in `/proc/net/route`.
+const NAT_ROUTER: &str = "0202000A";
+
+/// Returns the addresses of a cluster's first node: those of [`of_default_route`], but instead of
+/// one that other machines have as well that of another interface.
+pub(super) fn choose(pod_cidr: Option<&str>) -> Vec<IpAddr> {
+    let mut chosen = of_default_route(pod_cidr);
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    if let Some(first) = chosen.first_mut().filter(|first| is_nats(**first, &routes))
+        && let Some(other) = another()
+    {
+        *first = other;
+    }
+    chosen
+}
+
+/// Returns the source address of the default route, also of IPv6 if pods have such addresses or the
+/// machine has no other route, and loopback. Nothing is sent: connecting a UDP socket only looks up
+/// the route.
+pub(in crate::cluster) fn of_default_route(pod_cidr: Option<&str>) -> Vec<IpAddr> {
+    let towards = |own: &str, target: &str| {
+        let socket = UdpSocket::bind(own).ok()?;
+        socket.connect(target).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    let v6 = pod_cidr.is_some_and(|range| range.contains(':'));
+    known_as(v6, towards("0.0.0.0:0", "192.0.2.1:9"), || {
+        towards("[::]:0", "[2001:db8::1]:9")
+    })
+}
+
+fn known_as(wants_v6: bool, v4: Option<IpAddr>, v6: impl FnOnce() -> Option<IpAddr>) -> Vec<IpAddr> {
+    let v4 = v4.filter(|address| !address.is_loopback());
+    let v6 = if wants_v6 || v4.is_none() { v6() } else { None };
+    v4.into_iter()
+        .chain(v6.filter(|address| !address.is_loopback()))
+        .chain([IpAddr::V4(Ipv4Addr::LOCALHOST)])
+        .collect()
+}
+
+/// True for the NAT's address; `routes` is `/proc/net/route`.
+fn is_nats(address: IpAddr, routes: &str) -> bool {
+    let is_its = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some("00000000") && words.next() == Some(NAT_ROUTER)
+    };
+    address == NAT && routes.lines().any(is_its)
+}
+
+/// Returns the first other IPv4 address of an interface that is no bridge.
+fn another() -> Option<IpAddr> {
+    let is_bridge = |held: &InterfaceAddress| {
+        let interface = Path::new("/sys/class/net").join(&held.interface_name);
+        interface.join("bridge").exists()
+    };
+    let held = getifaddrs().ok()?.filter(|held| !is_bridge(held));
+    let mut addresses = held.filter_map(|held| Some(held.address?.as_sockaddr_in()?.ip()));
+    let other = addresses.find(|address| !address.is_loopback() && !address.is_link_local() && *address != NAT);
+    other.map(IpAddr::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_leads_anywhere_by_ipv6_alone_is_known_by_that() {
+        let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (v4, v6, own) = (parse("192.0.2.7"), parse("2001:db8::7"), parse("127.0.0.1"));
+        assert_eq!(known_as(false, None, || Some(v6)), [v6, own]);
+        assert_eq!(known_as(false, Some(v4), || Some(v6)), [v4, own]);
+        assert_eq!(known_as(true, Some(v4), || Some(v6)), [v4, v6, own]);
+        assert_eq!(known_as(false, None, || None), [own]);
+    }
+
+    #[test]
+    fn the_address_that_every_virtual_machine_has_is_told_by_its_router() {
+        let through = |router: &str| {
+            format!(
+                "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+                 eth0\t00000000\t{router}\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+                 eth0\t0002000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
+            )
+        };
+        for (address, router, expected) in [
+            ("10.0.2.15", "0202000A", true),
+            ("10.0.2.15", "0102000A", false),
+            ("10.0.2.16", "0202000A", false),
+            ("192.168.56.10", "0202000A", false),
+        ] {
+            let found = is_nats(address.parse().unwrap(), &through(router));
+            assert_eq!(found, expected, "{address} {router}");
+        }
+    }
+}
