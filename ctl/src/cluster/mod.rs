@@ -340,6 +340,10 @@ mod tests {
         settings.node_addresses = ["192.0.2.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
         assert_eq!(addresses(&settings), ["192.0.2.7"]);
         settings.fixed_addresses = false;
-        assert_eq!(addresses(&settings), ["192.0.2.7"], "another one than that of the default route");
+        assert_eq!(
+            addresses(&settings),
+            ["192.0.2.7"],
+            "another one than that of the default route"
+        );
     }
 }
