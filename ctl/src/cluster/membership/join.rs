@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,6 +37,7 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     directory::suits(state_dir)?;
     let token = Token::parse(&options.token)?;
     let endpoint = Endpoint::parse(&options.server)?;
+    has_addresses(&options.node_ip)?;
     let known = is_to_join(state_dir)?;
     let waiting = Waiting::start(format!("finding the cluster at {endpoint}"));
     let found = discovery::discover(endpoint, &token, &options.ca_hash).await?;
@@ -105,6 +107,21 @@ fn is_to_join(state_dir: &Path) -> anyhow::Result<Option<Settings>> {
     Ok(known)
 }
 
+/// Fails for addresses at which other machines do not find this one, as `validateNodeIP` of a kubelet
+/// (`pkg/kubelet/kubelet_node_status.go`).
+fn has_addresses(addresses: &[IpAddr]) -> anyhow::Result<()> {
+    let is_own = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+    let is_unfit = |address: &&IpAddr| {
+        address.is_loopback() || address.is_unspecified() || address.is_multicast() || !is_own(**address)
+    };
+    match addresses.iter().find(is_unfit) {
+        None => Ok(()),
+        Some(address) => {
+            bail!("no interface of this machine has the address {address} of --node-ip (`ip address` lists them)")
+        }
+    }
+}
+
 /// Fails for an invalid Node name, or one whose certificate the cluster does not sign.
 fn check_name(name: &str) -> anyhow::Result<()> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -112,9 +129,10 @@ fn check_name(name: &str) -> anyhow::Result<()> {
         let ends = label.bytes().next().is_some_and(plain) && label.bytes().last().is_some_and(plain);
         ends && label.bytes().all(|byte| plain(byte) || byte == b'-')
     });
+    // The label `kubernetes.io/hostname` has the name, too.
     ensure!(
-        labels && name.len() <= 253,
-        "{name:?} is no name for a node: small letters, digits, '-' and '.'; give another one by --node-name"
+        labels && name.len() <= 63,
+        "{name:?} is no name for a node: at most 63 small letters, digits, '-' and '.'; give another one by --node-name"
     );
     ensure!(
         name != "localhost" && name.split('.').next() != Some("kubernetes"),
@@ -317,9 +335,20 @@ mod tests {
             ("n.", false),
             ("a..b", false),
             ("", false),
+            ("n".repeat(63).as_str(), true),
+            ("n".repeat(64).as_str(), false),
         ] {
             assert_eq!(check_name(name).is_ok(), good, "{name}");
         }
+    }
+
+    #[test]
+    fn a_node_has_addresses_of_its_machine() {
+        for unfit in ["192.0.2.7", "127.0.0.1", "::1", "0.0.0.0", "224.0.0.1"] {
+            let said = has_addresses(&[unfit.parse().unwrap()]).unwrap_err().to_string();
+            assert!(said.contains(unfit), "{said}");
+        }
+        assert!(has_addresses(&[]).is_ok());
     }
 
     #[test]
