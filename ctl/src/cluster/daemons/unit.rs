@@ -86,6 +86,13 @@ pub(in crate::cluster) fn operators(name: &str) -> Option<String> {
     variable(&fs::read_to_string(OPERATORS).ok()?, name)
 }
 
+/// Returns the variable that names a proxy to this process, if the agent's unit has none.
+pub(in crate::cluster) fn lacks_proxy() -> Option<&'static str> {
+    let names = ["HTTPS_PROXY", "https_proxy"];
+    let given = names.into_iter().find(|name| std::env::var_os(name).is_some())?;
+    names.iter().all(|name| operators(name).is_none()).then_some(given)
+}
+
 /// Returns the name that the operator has given to the unit's node.
 pub(in crate::cluster) fn node_name(state_dir: &Path) -> Option<String> {
     operators("NODE_NAME").filter(|_| is_its(state_dir))

@@ -59,6 +59,11 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
         .create(state_dir)
         .context("create the state directory")?;
     settings.write(state_dir)?;
+    if let Some(name) = unit::lacks_proxy().filter(|_| unit::is_its(state_dir)) {
+        terminal::note(format!(
+            "{name} is this shell's alone: the agent's unit takes its proxy from /etc/skiff/agent.env."
+        ));
+    }
     let joined = async {
         replace_credentials(state_dir, &bootstrap)?;
         start(state_dir, &settings).await
