@@ -1,5 +1,8 @@
 //! Pod CIDRs of nodes.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -141,9 +144,9 @@ impl Ranges {
     }
 
     /// Allocates a CIDR of each range to `node`, which has none, such that no pod of another node
-    /// can have an address in it: the node's previous one or the one it reports, else the lowest
-    /// that was never allocated, else the one that has been unused for longest. `None` if none is
-    /// left.
+    /// can have an address in it, and no machine has: the node's previous one or the one it
+    /// reports, else the lowest that was never allocated, else the one that has been unused for
+    /// longest. `None` if none is left.
     pub fn give(&mut self, node: &Node, nodes: &[&Node], pods: &[&Pod]) -> Option<Step> {
         if self.pools.is_empty() {
             return None;
@@ -152,13 +155,15 @@ impl Ranges {
         let own = name(node);
         let others = self.given.iter().filter(|(other, _)| *other != own);
         let ranges = others.flat_map(|(_, ranges)| ranges).map(String::as_str);
+        // Agents make no routes to CIDRs with addresses of machines.
+        let machines = nodes.iter().copied().chain([node]).flat_map(addresses);
         let nodes = nodes.iter().filter(|other| name(**other) != own);
         let taken = ranges.chain(nodes.flat_map(|node| used(node))).filter_map(parse);
         let pods = pods.iter().filter(|pod| node_of(pod).is_some_and(|node| node != own));
-        let addresses = pods.flat_map(|pod| &pod.status.addresses);
-        let addresses = addresses.filter_map(|text| text.parse().ok());
-        let addresses = addresses.map(|address: IpAddr| (address, width(address)));
-        let taken: Vec<(IpAddr, u8)> = taken.chain(addresses).collect();
+        let held = pods.flat_map(|pod| &pod.status.addresses);
+        let held = held.filter_map(|text| text.parse::<IpAddr>().ok()).chain(machines);
+        let held = held.map(|address| (address, width(address)));
+        let taken: Vec<(IpAddr, u8)> = taken.chain(held).collect();
         let had = self.given.get(own).into_iter().flatten().map(String::as_str);
         let told = node.metadata.annotations.as_ref().and_then(|all| all.get(USED));
         let told = told.into_iter().flat_map(|told| told.split(',').map(str::trim));
@@ -274,6 +279,13 @@ fn used(node: &Node) -> impl Iterator<Item = &str> {
     each.map(String::as_str).filter(|text| !text.is_empty())
 }
 
+/// Addresses of a node's machine: one of each family.
+fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let internal = all.filter(|address| address.type_ == "InternalIP").take(2);
+    internal.filter_map(|address| address.address.parse().ok())
+}
+
 fn parse(text: &str) -> Option<(IpAddr, u8)> {
     let (address, prefix) = text.split_once('/')?;
     let (address, prefix) = (address.parse().ok()?, prefix.parse().ok()?);
@@ -301,198 +313,5 @@ fn with(family: IpAddr, bits: u128) -> IpAddr {
     match family {
         IpAddr::V4(_) => Ipv4Addr::new(a, b, c, d).into(),
         IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use k8s_openapi::api::core::v1::{Node, NodeSpec};
-
-    use serde_json::json;
-
-    use super::{PodRange, Ranges, parse};
-    use crate::{pod::Pod, step::Step};
-
-    fn node(name: &str, ranges: &[&str]) -> Node {
-        let mut node = Node::default();
-        node.metadata.name = Some(name.to_owned());
-        node.spec = Some(NodeSpec {
-            pod_cidr: ranges.first().map(ToString::to_string),
-            pod_cidrs: Some(ranges.iter().map(ToString::to_string).collect()),
-            ..NodeSpec::default()
-        });
-        node
-    }
-
-    fn pools(texts: &[(&str, u8)]) -> Ranges {
-        let pool = |(text, node_prefix): &(&str, u8)| {
-            let (address, prefix) = parse(text).unwrap();
-            PodRange {
-                address,
-                prefix,
-                node_prefix: *node_prefix,
-            }
-        };
-        Ranges::new(texts.iter().map(pool).collect())
-    }
-
-    fn given(ranges: &mut Ranges, to: &Node, nodes: &[&Node]) -> String {
-        given_beside(ranges, to, nodes, &[])
-    }
-
-    fn given_beside(ranges: &mut Ranges, to: &Node, nodes: &[&Node], pods: &[&Pod]) -> String {
-        for node in nodes {
-            ranges.has(node);
-        }
-        match ranges.give(to, nodes, pods) {
-            Some(Step::Patch { body, .. }) => {
-                assert_eq!(body["spec"]["podCIDR"], body["spec"]["podCIDRs"][0]);
-                body["spec"]["podCIDRs"].to_string()
-            }
-            Some(other) => panic!("{other:?}"),
-            None => "nothing".to_owned(),
-        }
-    }
-
-    #[test]
-    fn a_node_gets_a_part_of_each_range_once() {
-        let mut ranges = pools(&[("10.244.0.0/16", 24), ("fd00:10:244::/48", 64)]);
-        let (a, b) = (node("a", &[]), node("b", &[]));
-        let first = "[\"10.244.0.0/24\",\"fd00:10:244::/64\"]";
-        assert_eq!(given(&mut ranges, &a, &[&a, &b]), first);
-        assert_eq!(
-            given(&mut ranges, &a, &[&a, &b]),
-            first,
-            "it was given, and is not seen yet"
-        );
-        let second = "[\"10.244.1.0/24\",\"fd00:10:244:1::/64\"]";
-        assert_eq!(given(&mut ranges, &b, &[&a, &b]), second);
-        let has = node("b", &["10.244.1.0/24", "fd00:10:244:1::/64"]);
-        assert!(ranges.has(&has) && !ranges.has(&a));
-        let c = node("c", &[]);
-        let third = "[\"10.244.2.0/24\",\"fd00:10:244:2::/64\"]";
-        assert_eq!(
-            given(&mut ranges, &c, &[&b, &c]),
-            third,
-            "not that of a node which is gone"
-        );
-        let mut six = pools(&[("fd00:10:244::/48", 64)]);
-        assert_eq!(given(&mut six, &a, &[&a]), "[\"fd00:10:244::/64\"]");
-        assert_eq!(given(&mut pools(&[]), &a, &[&a]), "nothing");
-    }
-
-    fn pod(node: &str, address: &str) -> Pod {
-        let pod = json!({
-            "metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": node, "containers": []},
-            "status": {"podIPs": [{"ip": address}]},
-        });
-        serde_json::from_value(pod).unwrap()
-    }
-
-    fn using(name: &str, ranges: &str) -> Node {
-        let mut node = node(name, &[]);
-        node.metadata.annotations = Some([(super::USED.to_owned(), ranges.to_owned())].into());
-        node
-    }
-
-    #[test]
-    fn a_range_is_that_of_one_node_while_its_pods_may_live() {
-        let range = |part: u8| format!("10.9.0.{}/27", part * 32);
-        let known = ["a", "b", "c"];
-        let pods = [pod("b", "10.9.0.40"), pod("gone", "10.9.0.100")];
-        // The nodes a, b and c had the first three of eight CIDRs; the requesting node reports a
-        // CIDR or none.
-        for (case, asks, says, present, with_pods, expected) in [
-            ("the lowest that was never given", "new", "", "abc", false, 3),
-            ("not that of a pod whose node is gone", "new", "", "abc", true, 4),
-            ("nor one whose node has just gone", "new", "", "ac", false, 3),
-            ("its own that it had before", "b", "", "ac", true, 1),
-            ("its own although its pods are gone", "b", "", "ac", false, 1),
-            ("the one that it uses", "new", "10.9.0.160/27", "ab", false, 5),
-            ("unless another node has it", "new", "10.9.0.0/27", "abc", false, 3),
-            ("or pods of another", "new", "10.9.0.96/27", "abc", true, 4),
-            ("or it is none of the cluster's", "new", "10.8.0.0/27", "abc", false, 3),
-            ("or is no part", "new", "10.9.0.0/24,x", "abc", false, 3),
-        ] {
-            let mut ranges = pools(&[("10.9.0.0/24", 27)]);
-            let had = (0..).zip(known).map(|(part, name)| node(name, &[&range(part)]));
-            let had: Vec<Node> = had.collect();
-            for node in &had {
-                assert!(ranges.has(node));
-            }
-            let asks = using(asks, says);
-            let there = had.iter().zip(known).filter(|(_, name)| present.contains(name));
-            let there: Vec<&Node> = there.map(|(node, _)| node).chain([&asks]).collect();
-            let pods: Vec<&Pod> = pods.iter().filter(|_| with_pods).collect();
-            let given = given_beside(&mut ranges, &asks, &there, &pods);
-            assert_eq!(given, format!("[\"{}\"]", range(expected)), "{case}");
-        }
-    }
-
-    #[test]
-    fn what_is_left_of_nodes_that_are_gone_comes_last() {
-        let mut ranges = pools(&[("10.9.0.0/30", 31)]);
-        let (a, b) = (node("a", &["10.9.0.0/31"]), node("b", &["10.9.0.2/31"]));
-        let (c, d) = (node("c", &[]), node("d", &[]));
-        ranges.has(&a);
-        ranges.has(&b);
-        assert_eq!(given(&mut ranges, &c, &[&a, &b, &c]), "nothing");
-        let left = pod("b", "10.9.0.3");
-        assert_eq!(
-            given_beside(&mut ranges, &c, &[&a, &c], &[&left]),
-            "nothing",
-            "a pod may live"
-        );
-        assert_eq!(given(&mut ranges, &c, &[&a, &c]), "[\"10.9.0.2/31\"]", "none can");
-        assert_eq!(given(&mut ranges, &d, &[&c, &d]), "[\"10.9.0.0/31\"]");
-    }
-
-    #[test]
-    fn what_nodes_had_outlives_the_control_plane() {
-        let (a, b) = (node("a", &["10.9.0.0/27"]), node("b", &["10.9.0.32/27"]));
-        let mut before = pools(&[("10.9.0.0/24", 27)]);
-        assert!(before.has(&a) && before.has(&b));
-        let Some(Step::Create { body, .. }) = before.record(&a, None) else {
-            panic!("nothing is recorded");
-        };
-        let mut kept: BTreeMap<String, String> = serde_json::from_value(body["data"].clone()).unwrap();
-        assert_eq!(before.record(&a, Some(("uid", &kept))), None);
-
-        // Both are gone when the next control plane sees a new node and b again.
-        let mut ranges = pools(&[("10.9.0.0/24", 27)]);
-        ranges.recall(Some(&kept));
-        let (c, b) = (node("c", &[]), node("b", &[]));
-        assert_eq!(given(&mut ranges, &c, &[&b, &c]), "[\"10.9.0.64/27\"]");
-        assert_eq!(given(&mut ranges, &b, &[&b, &c]), "[\"10.9.0.32/27\"]");
-        let Some(Step::Patch { body, .. }) = ranges.record(&c, Some(("uid", &kept))) else {
-            panic!("nothing is recorded");
-        };
-        assert_eq!(body["data"], json!({"c": "10.9.0.64/27"}));
-        kept.insert("c".to_owned(), "10.9.0.64/27".to_owned());
-
-        // A CIDR that another node got is removed from the record of the node that had it before.
-        let d = node("d", &["10.9.0.0/27"]);
-        assert!(ranges.has(&d));
-        let Some(Step::Patch { body, .. }) = ranges.record(&d, Some(("uid", &kept))) else {
-            panic!("nothing is recorded");
-        };
-        assert_eq!(body["data"], json!({"a": null, "d": "10.9.0.0/27"}));
-    }
-
-    #[test]
-    fn parts_have_no_address_in_common() {
-        let wide = node("wide", &["10.244.0.0/23"]);
-        let narrow = node("narrow", &["10.244.2.128/25"]);
-        let a = node("a", &[]);
-        let mut ranges = pools(&[("10.244.0.0/16", 24)]);
-        assert_eq!(given(&mut ranges, &a, &[&a, &wide, &narrow]), "[\"10.244.3.0/24\"]");
-        let mut small = pools(&[("10.244.0.0/23", 24)]);
-        assert_eq!(given(&mut small, &a, &[&a, &wide]), "nothing", "all are taken");
-        let mut whole = pools(&[("fd00::/64", 64)]);
-        assert_eq!(given(&mut whole, &a, &[&a]), "[\"fd00::/64\"]");
-        let b = node("b", &["fd00::/64"]);
-        assert_eq!(given(&mut pools(&[("fd00::/64", 64)]), &a, &[&a, &b]), "nothing");
     }
 }
