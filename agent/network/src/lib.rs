@@ -126,10 +126,10 @@ pub enum Error {
         /// State folder of the network that owns it, or a description of an unknown owner.
         owner: String,
     },
-    /// Another interface has the address of the pods' gateway.
-    #[error("pod range {range}: {interface} has its first address already; choose another range")]
+    /// Another interface has an address that a pod or their gateway would get.
+    #[error("pod range {range}: {interface} has an address of it already; choose another range")]
     RangeTaken {
-        /// Range of the gateway.
+        /// Range of the pods.
         range: Cidr,
         /// Interface that has the address.
         interface: String,

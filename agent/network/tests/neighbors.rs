@@ -107,6 +107,16 @@ async fn a_bridge_and_a_range_of_another_are_refused_and_left_alone() {
     assert!(matches!(refused, Error::RangeTaken { .. }), "{refused}");
     overlapping.stop().await.unwrap();
     answers(&own);
+    ip("link add lan type bridge");
+    ip("address add 10.63.1.9/16 dev lan");
+    let among = open(folder.path(), "g", "skiff2");
+    let refused = among.start("10.63.1.0/24".parse().unwrap()).await.unwrap_err();
+    assert!(
+        matches!(&refused, Error::RangeTaken { interface, .. } if interface == "lan"),
+        "{refused}"
+    );
+    among.start("10.63.2.0/24".parse().unwrap()).await.unwrap();
+    among.stop().await.unwrap();
     ip("link add operators type bridge");
     ip("link add name tap0 type veth peer name tap1");
     ip("link set tap0 master operators");

@@ -6,14 +6,15 @@ use std::path::Path;
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::super::{finish, names, note};
 use super::{Kernel, Socket, accept, is_index_of, last_resort, refused, routes};
-use crate::{Error, Ranges};
+use crate::{Cidr, Error, Ranges};
 
 impl Kernel {
-    /// Refuses a bridge of another network, and ranges whose gateway address another interface has.
+    /// Refuses a bridge of another network, and ranges with an address that another interface has.
     /// `known` is true if the records mention a range: a bridge without a mark is then from an
     /// attempt that crashed, or from a version without marks.
     pub(in super::super) fn refuse_others(
@@ -27,15 +28,15 @@ impl Kernel {
             if let Some(link) = self.host.link(bridge).await? {
                 refuse_owner(&link, bridge, owner, known)?;
             }
-            for range in ranges.iter() {
-                let all = self.host.handle.address().get();
-                let mut held = all.set_address_filter(range.gateway()).execute();
-                let failed = |error| refused("list addresses", &error);
-                while let Some(address) = held.try_next().await.map_err(failed)? {
-                    if !is_index_of(address.header.index, bridge) {
-                        let interface = self.host.name(address.header.index).await?;
-                        return Err(Error::RangeTaken { range, interface });
-                    }
+            let mut all = self.host.handle.address().get().execute();
+            let failed = |error| refused("list addresses", &error);
+            while let Some(held) = all.try_next().await.map_err(failed)? {
+                let Some(range) = ranges.iter().find(|range| is_in(&held, *range)) else {
+                    continue;
+                };
+                let interface = self.host.name(held.header.index).await?;
+                if interface != bridge && interface != names::tunnel(bridge) {
+                    return Err(Error::RangeTaken { range, interface });
                 }
             }
             Ok(())
@@ -108,6 +109,13 @@ impl Socket {
         let named = link.as_ref().and_then(name).map(str::to_owned);
         Ok(named.unwrap_or_else(|| format!("interface {index}")))
     }
+}
+
+fn is_in(held: &AddressMessage, range: Cidr) -> bool {
+    held.attributes.iter().any(|attribute| {
+        matches!(attribute, AddressAttribute::Address(address) | AddressAttribute::Local(address)
+            if range.contains(*address))
+    })
 }
 
 pub(super) fn refuse_owner(link: &LinkMessage, bridge: &str, owner: &str, known: bool) -> Result<(), Error> {
