@@ -6,10 +6,14 @@
 #[path = "node_routes/lab.rs"]
 mod lab;
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use lab::Lab;
+use nix::sys::signal::Signal;
 use tests::machine::{Machine, Namespace, eventually};
 use tests::{images, process};
 
@@ -115,6 +119,19 @@ fn a_machine_that_may_not_join_is_told_why_and_stays_as_it_was() -> anyhow::Resu
     lab.finish()
 }
 
+/// Runs a pod on n2 and waits until it is Ready.
+fn run_on_n2(lab: &Lab, image: &str) -> anyhow::Result<()> {
+    let pod = format!(
+        r#"{{"spec": {{"nodeName": "n2", "terminationGracePeriodSeconds": 0, "containers": [{{"name": "pod", "image": "{image}",
+            "imagePullPolicy": "Never", "command": ["sleep", "100000"]}}]}}}}"#
+    );
+    lab.machine
+        .kubectl(["run", "pod", "--image", image, "--overrides", &pod])?;
+    lab.machine
+        .kubectl(["wait", "pod/pod", "--for=condition=Ready", "--timeout=60s"])?;
+    Ok(())
+}
+
 #[test]
 fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()> {
     tests::logging();
@@ -138,14 +155,7 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     third.is_clean()?;
 
     second.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
-    let pod = format!(
-        r#"{{"spec": {{"nodeName": "n2", "terminationGracePeriodSeconds": 0, "containers": [{{"name": "pod", "image": "{busybox}",
-            "imagePullPolicy": "Never", "command": ["sleep", "100000"]}}]}}}}"#
-    );
-    let run = ["run", "pod", "--image", &busybox, "--overrides", &pod];
-    lab.machine.kubectl(run)?;
-    lab.machine
-        .kubectl(["wait", "pod/pod", "--for=condition=Ready", "--timeout=60s"])?;
+    run_on_n2(&lab, &busybox)?;
     let said = second.leave()?;
     ensure!(said.contains("on the server: skiff delete node n2"), "{said}");
     ensure!(said.contains("Nothing of it is left"), "{said}");
@@ -229,7 +239,7 @@ fn a_node_that_has_lost_its_pod_range_begins_its_pods_again() -> anyhow::Result<
         ("another", "10.244.2.0/24", "10.244.3.", false),
     ] {
         if !runs {
-            node.end(nix::sys::signal::Signal::SIGKILL)?;
+            node.end(Signal::SIGKILL)?;
         }
         let squatter = format!(
             r#"{{"apiVersion": "v1", "kind": "Node", "metadata": {{"name": "{name}"}}, "spec": {{"podCIDR": "{lost}", "podCIDRs": ["{lost}"]}}}}"#
@@ -252,4 +262,165 @@ fn timed(work: impl FnOnce() -> anyhow::Result<String>) -> anyhow::Result<Durati
     let begun = Instant::now();
     work()?;
     Ok(begun.elapsed())
+}
+
+/// A proxy of HTTP that tunnels (RFC 9110, section 9.3.6), for as long as the test runs.
+struct Proxy {
+    /// Servers that it was asked for.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Proxy {
+    fn start(namespace: &Namespace, at: &str) -> anyhow::Result<Self> {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            let starting = scope.spawn(|| {
+                namespace.enter()?;
+                let (listener, asked) = (TcpListener::bind(at)?, Arc::clone(&asked));
+                // It is in the namespace, as this thread is.
+                drop(std::thread::spawn(move || serve(&listener, &asked)));
+                anyhow::Ok(())
+            });
+            starting
+                .join()
+                .map_err(|_panic| anyhow::anyhow!("the proxy panicked"))?
+        })?;
+        Ok(Self { asked })
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn serve(listener: &TcpListener, asked: &Arc<Mutex<Vec<String>>>) {
+    for client in listener.incoming().flatten() {
+        let asked = Arc::clone(asked);
+        drop(std::thread::spawn(move || tunnel(client, &asked)));
+    }
+}
+
+/// Joins a client with the server that it asks for.
+fn tunnel(mut client: TcpStream, asked: &Mutex<Vec<String>>) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        client.read_exact(&mut octet)?;
+        head.extend(octet);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let target = head.split(' ').nth(1).unwrap_or_default().to_owned();
+    asked
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .push(target.clone());
+    let mut server = TcpStream::connect(target)?;
+    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
+    let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
+    drop(std::thread::spawn(move || {
+        drop(std::io::copy(&mut from, &mut to));
+        to.shutdown(Shutdown::Both)
+    }));
+    drop(std::io::copy(&mut server, &mut client));
+    client.shutdown(Shutdown::Both)
+}
+
+#[test]
+fn a_machine_joins_through_a_proxy_and_keeps_to_it() -> anyhow::Result<()> {
+    tests::logging();
+    let mut lab = Lab::alone()?;
+    let busybox = images::busybox(&lab.machine)?;
+    let line = lab.line(&[])?;
+    let proxy = Proxy::start(&lab.router, "172.30.0.254:3128")?;
+    let mut node = lab.machine(1)?;
+    let nft = |script: &str| process::run(lab.machine.namespace().command("nft").arg(script));
+    // The API server takes nothing from the machine itself.
+    nft(
+        "add table ip closed; add chain ip closed in { type filter hook input priority 0; }; \
+         add rule ip closed in ip saddr 172.30.0.2 tcp dport 6443 reject with tcp reset",
+    )?;
+    node.environment.push(("HTTPS_PROXY", "http://172.30.0.254:3128"));
+    node.environment.push(("NO_PROXY", "10.0.0.0/8,172.30.0.0/24"));
+    let said = refused(node.join(&line, &[]))?;
+    ensure!(
+        said.contains("no API server answers at 172.30.0.1:6443 (Connection refused)"),
+        "{said}"
+    );
+    ensure!(proxy.asked().is_empty(), "{:?}", proxy.asked());
+    node.is_clean()?;
+
+    node.environment.push(("NO_PROXY", "10.0.0.0/8"));
+    node.join(&line, &[])?;
+    node.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
+    run_on_n2(&lab, &busybox)?;
+    // The server reaches the node without it.
+    let said = lab.machine.kubectl(["exec", "pod", "--", "echo", "through"])?;
+    ensure!(said.contains("through"), "{said}");
+    let before = proxy.asked().len();
+    node.end(Signal::SIGKILL)?;
+    node.start()?;
+    let asked = proxy.asked();
+    let is_all = asked.iter().all(|server| server == "172.30.0.1:6443");
+    ensure!(is_all && before > 0 && asked.len() > before, "{before} {asked:?}");
+    nft("delete table ip closed")?;
+    lab.others.push(node);
+    lab.finish()
+}
+
+/// Gives a machine what the NAT of `VirtualBox` gives to each: the same address, and a default route.
+fn put_behind_nat(machine: &Namespace) -> anyhow::Result<()> {
+    for words in [
+        "link add nat0 type veth peer name nat1",
+        "link set nat1 up",
+        "link set nat0 up",
+        "address add 10.0.2.15/24 dev nat0",
+        "route replace default via 10.0.2.2",
+    ] {
+        lab::ip(machine, words)?;
+    }
+    Ok(())
+}
+
+/// The first address of a node.
+fn place(lab: &Lab, node: &str) -> anyhow::Result<String> {
+    let path = "jsonpath={.status.addresses[0].address}";
+    lab.machine.kubectl(["get", "node", node, "-o", path])
+}
+
+#[test]
+fn a_node_needs_no_way_out_and_is_not_known_by_its_nat() -> anyhow::Result<()> {
+    tests::logging();
+    let mut lab = Lab::alone_on(put_behind_nat)?;
+    ensure!(place(&lab, "n1")? == "172.30.0.1", "{}", place(&lab, "n1")?);
+    let line = lab.line(&[])?;
+    let is_named = line.get(1).is_some_and(|server| server.starts_with("172.30.0.1:"));
+    ensure!(is_named, "{line:?}");
+    let nginx = images::nginx(&lab.machine)?;
+    let node = lab.machine(1)?;
+    for words in ["route del default", "-6 route del default"] {
+        lab::ip(&node.namespace, words)?;
+    }
+    node.skiff(line.iter().map(String::as_str).chain(["--node-name", "n2"]))?;
+    node.skiff(["image", "import", &images::archive("nginx")?.display().to_string()])?;
+    let file = lab.machine.state().join("daemon.yaml");
+    std::fs::write(&file, DAEMON.replace("IMAGE", &nginx))?;
+    lab.machine.kubectl(["apply", "-f", &file.display().to_string()])?;
+    let serves = || -> anyhow::Result<()> {
+        ensure!(place(&lab, "n2")? == "172.30.0.2", "{}", place(&lab, "n2")?);
+        has_address_of(&lab, "10.244.1.")?;
+        // The node itself has a way to Services, too.
+        eventually("the API server's Service answers", || {
+            let curl = ["-sSk", "--max-time", "5", "https://10.96.0.1/livez"];
+            let said = process::run(node.namespace.command("curl").args(curl));
+            said.map(drop).map_err(|error| format!("{error:#}"))
+        })
+    };
+    serves()?;
+    put_behind_nat(&node.namespace)?;
+    node.end(Signal::SIGKILL)?;
+    node.start()?;
+    serves()?;
+    lab::ip(&node.namespace, "link del nat0")?;
+    lab.others.push(node);
+    lab.finish()
 }

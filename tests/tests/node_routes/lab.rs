@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) namespace: Namespace,
     home: tempfile::TempDir,
     addresses: String,
+    /// Environment of `skiff`, and so of the agent.
+    pub(crate) environment: Vec<(&'static str, &'static str)>,
     before: BTreeSet<String>,
     left: bool,
 }
@@ -64,7 +66,7 @@ const RANGES: &str = "10.244.0.0/24,fd00:10:244::/64";
 /// Addresses for load balancers, on the link of the first two nodes.
 const POOL: &str = "172.30.0.200-172.30.0.209";
 
-fn ip(namespace: &Namespace, words: &str) -> anyhow::Result<String> {
+pub(crate) fn ip(namespace: &Namespace, words: &str) -> anyhow::Result<String> {
     process::run(namespace.command("ip").args(words.split(' ')))
 }
 
@@ -138,9 +140,15 @@ impl Lab {
 
     /// The first node alone.
     pub(crate) fn alone() -> anyhow::Result<Self> {
+        Self::alone_on(|_machine| Ok(()))
+    }
+
+    /// The first node alone, on a machine that is prepared before.
+    pub(crate) fn alone_on(prepare: impl FnOnce(&Namespace) -> anyhow::Result<()>) -> anyhow::Result<Self> {
         let router = router()?;
         let [first, ..] = &PLACES;
         let namespace = connected(&router, 0, first)?;
+        prepare(&namespace)?;
         let words = ["--pod-cidr", RANGES, "--node-name", first.name];
         let words = words.into_iter().chain(["--load-balancer-addresses", POOL]);
         let words: Vec<String> = words.map(str::to_owned).collect();
@@ -171,6 +179,7 @@ impl Lab {
             namespace,
             home,
             addresses: place.addresses.join(","),
+            environment: vec![("SKIFF_EVICTION_HARD", ""), ("SKIFF_IMAGE_GC_HIGH_THRESHOLD", "100")],
             before,
             left: false,
         })
@@ -218,7 +227,7 @@ impl Node {
     pub(crate) fn skiff<'a>(&self, words: impl IntoIterator<Item = &'a str>) -> anyhow::Result<String> {
         let mut command = self.namespace.command(process::programs()?.join("skiff"));
         command.args(words).arg("--state-dir").arg(self.state());
-        command.envs([("SKIFF_EVICTION_HARD", ""), ("SKIFF_IMAGE_GC_HIGH_THRESHOLD", "100")]);
+        command.envs(self.environment.iter().copied());
         process::run(&mut command)
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 
-/// Address that every virtual machine has behind the NAT of VirtualBox or QEMU.
+/// Address that every virtual machine has behind the NAT of `VirtualBox` or QEMU.
 const NAT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 /// Router of that NAT, 10.0.2.2, as in `/proc/net/route`.
 const NAT_ROUTER: &str = "0202000A";
