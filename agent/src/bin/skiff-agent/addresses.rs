@@ -102,11 +102,23 @@ impl Choice {
     }
 }
 
-/// Returns once the machine has lost addresses that were chosen for it; never for given ones.
+/// Returns once the machine has lost addresses that were chosen for it; never for given ones, whose
+/// absence is logged.
 pub(crate) async fn lost(choice: Option<Choice>, addresses: Vec<IpAddr>) -> Moved {
-    match choice {
-        Some(choice) => choice.moved(addresses).await,
-        None => std::future::pending().await,
+    if let Some(choice) = choice {
+        return choice.moved(addresses).await;
+    }
+    let mut were_there = true;
+    loop {
+        let are_there = addresses.iter().any(|own| has(*own));
+        if were_there && !are_there {
+            warn!(
+                ?addresses,
+                "the machine does not have the addresses that --address gives its node"
+            );
+        }
+        were_there = are_there;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
