@@ -1,10 +1,13 @@
 //! Checks of the machine besides the kernel's features.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use nix::ifaddrs::getifaddrs;
 use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::socket::SockaddrStorage;
 use nix::sys::statfs::{
     BTRFS_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, SMB_SUPER_MAGIC, TMPFS_MAGIC, statfs,
 };
@@ -124,6 +127,39 @@ pub(super) fn bridge_filter() -> Finding {
     }
 }
 
+/// Checks for networks of the machine in the usual ranges, whose hosts pods and Services hide.
+pub(super) fn ranges() -> Finding {
+    let address = |of: Option<SockaddrStorage>| Some(of?.as_sockaddr_in()?.ip());
+    let held = getifaddrs().into_iter().flatten();
+    let held = held.filter(|held| !held.interface_name.starts_with("skiff"));
+    overlapping(held.filter_map(|held| Some((address(held.address)?, address(held.netmask)?, held.interface_name))))
+}
+
+fn overlapping(networks: impl Iterator<Item = (Ipv4Addr, Ipv4Addr, String)>) -> Finding {
+    const USUAL: [([u8; 4], [u8; 4], &str); 2] = [
+        (
+            [10, 244, 0, 0],
+            [255, 255, 0, 0],
+            "pods get addresses there; `skiff up --pod-cidr` gives other ones",
+        ),
+        (
+            [10, 96, 0, 0],
+            [255, 240, 0, 0],
+            "Services get addresses there; --service-cidr of the control plane gives other ones",
+        ),
+    ];
+    for (address, mask, interface) in networks {
+        for (range, length, mend) in USUAL {
+            let common = mask & Ipv4Addr::from(length);
+            if address & common == Ipv4Addr::from(range) & common {
+                let found = format!("{interface} has {address}/{}", mask.to_bits().count_ones());
+                return Finding::bad(Level::Warn, "ranges", found, mend);
+            }
+        }
+    }
+    Finding::ok("ranges", "no network of this machine is in those of pods and Services")
+}
+
 pub(super) fn forwarding() -> Finding {
     let (name, file) = ("forwarding", "/proc/sys/net/ipv4/ip_forward");
     if number(file) == Some(1) {
@@ -219,4 +255,25 @@ fn names() -> Vec<String> {
     let processes = processes.filter(is_process);
     let names = processes.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Level, overlapping};
+
+    #[test]
+    fn networks_that_pods_would_hide_are_told() {
+        for (address, mask, level) in [
+            ("10.244.3.7", "255.255.255.0", Level::Warn),
+            ("10.1.2.3", "255.0.0.0", Level::Warn),
+            ("10.111.0.1", "255.255.0.0", Level::Warn),
+            ("10.112.0.1", "255.255.0.0", Level::Ok),
+            ("192.168.56.10", "255.255.255.0", Level::Ok),
+            ("127.0.0.1", "255.0.0.0", Level::Ok),
+        ] {
+            let network = (address.parse().unwrap(), mask.parse().unwrap(), "eth0".to_owned());
+            let found = overlapping([network].into_iter());
+            assert_eq!(found.level, level, "{}", found.line());
+        }
+    }
 }

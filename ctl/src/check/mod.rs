@@ -107,6 +107,10 @@ pub(crate) fn look(purpose: &Purpose) -> Vec<Finding> {
         found.push(links::nftables(&probed));
         if node.bridge {
             found.extend([links::kinds(&probed), machine::program("nft", "nftables")]);
+            // A node that is here has its pods' networks itself.
+            if !purpose.state_dir.join("cluster.json").exists() {
+                found.push(machine::ranges());
+            }
         } else {
             found.push(machine::bridge_filter());
         }
