@@ -29,6 +29,7 @@ use tracing::{info, warn};
 
 use crate::Error;
 use crate::client::events::Kind;
+use crate::client::requests::Pauses;
 use crate::context::Context;
 
 pub(crate) use object::{VERSION, architecture};
@@ -357,7 +358,7 @@ pub(crate) async fn wait_for_range(context: &Context) -> Node {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let selector = format!("metadata.name={}", context.config.node_name);
     let changes = watcher(api, watcher::Config::default().fields(&selector))
-        .default_backoff()
+        .backoff(Pauses::default())
         .applied_objects();
     let mut changes = std::pin::pin!(changes);
     while let Some(change) = changes.next().await {

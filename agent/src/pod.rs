@@ -38,6 +38,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
+use crate::client::requests::Pauses;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::node::pressure::Order;
@@ -87,7 +88,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
     let api: Api<Pod> = Api::all(context.parts.client.clone());
     let selector = format!("spec.nodeName={}", context.config.node_name);
     let configuration = watcher::Config::default().fields(&selector);
-    let mut changes = pin!(watch(api, configuration).default_backoff());
+    let mut changes = pin!(watch(api, configuration).backoff(Pauses::default()));
     let mut dispatcher = Dispatcher {
         context: Arc::clone(&context),
         workers: BTreeMap::new(),
@@ -100,13 +101,20 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
         deleted: BTreeSet::new(),
         broken: BTreeMap::new(),
     };
+    let mut interrupted = false;
     loop {
         context.turn();
         tokio::select! {
             () = tokio::time::sleep(TURN) => {}
             change = changes.next() => match change {
-                Some(Ok(change)) => dispatcher.change(change).await,
-                Some(Err(error)) => warn!(error = image::chain(&error), "the watch of this node's pods is interrupted"),
+                Some(Ok(change)) => {
+                    interrupted = false;
+                    dispatcher.change(change).await;
+                }
+                Some(Err(error)) if !std::mem::replace(&mut interrupted, true) => {
+                    warn!(error = image::chain(&error), "the watch of this node's pods is interrupted");
+                }
+                Some(Err(_)) => {}
                 None => return Err(Error::WatchEnded),
             },
             event = events.recv() => match event {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::DefaultBackoff;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -26,6 +28,24 @@ pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Respon
         Ok::<_, Failure>(Response::from_parts(head, body))
     };
     timeout(LIMIT, answer).await?
+}
+
+/// Pauses of an interrupted watch. Other than those of client-go (`tools/cache/reflector.go`), they do
+/// not grow: a node that renews its Lease again is Ready, and has to hear of its pods.
+#[derive(Default)]
+pub(crate) struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.reset();
+        self.0.next()
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {}
 }
 
 /// Returns when earlier requests with a connection have been written. Each passes several tasks of
@@ -59,6 +79,13 @@ mod tests {
         let request = Request::get(path).body(Body::empty()).unwrap();
         let day = Duration::from_hours(24);
         timeout(day, send(client.clone(), request)).await.expect("it ends")
+    }
+
+    #[test]
+    fn a_watch_is_resumed_soon_after_a_long_outage() {
+        let pauses: Vec<Duration> = Pauses::default().take(20).collect();
+        let are_short = pauses.iter().all(|pause| *pause < Duration::from_secs(2));
+        assert!(are_short && pauses.len() == 20, "{pauses:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::Error;
+use crate::client::requests::Pauses;
 use crate::context::Context;
 use crate::networking::services::Programmed;
 use crate::pod::orphans::owner;
@@ -105,7 +106,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let changes = watch(api, watcher::Config::default()).default_backoff();
+    let changes = watch(api, watcher::Config::default()).backoff(Pauses::default());
     changes.map(move |change| change.map(heard)).boxed()
 }
 

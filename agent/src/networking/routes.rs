@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::Error;
+use crate::client::requests::Pauses;
 use crate::context::Context;
 
 /// Namespace whose UID identifies the cluster.
@@ -74,7 +75,9 @@ pub(crate) async fn begin(context: &Context) -> Option<Follower> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut follower = Follower {
         news,
-        changes: watch(api, watcher::Config::default()).default_backoff().boxed(),
+        changes: watch(api, watcher::Config::default())
+            .backoff(Pauses::default())
+            .boxed(),
         listed: BTreeMap::new(),
         peers: None,
         cluster: None,

@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use tracing::debug;
 
 use crate::Error;
+use crate::client::requests::Pauses;
 use crate::context::Context;
 use kernel::Kernel;
 pub(crate) use kernel::Programmed;
@@ -62,7 +63,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let changes = watch(api, watcher::Config::default().page_size(PAGE)).default_backoff();
+    let changes = watch(api, watcher::Config::default().page_size(PAGE)).backoff(Pauses::default());
     changes.map(move |change| change.map(heard)).boxed()
 }
 

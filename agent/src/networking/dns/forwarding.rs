@@ -12,6 +12,7 @@ use tracing::{debug, warn};
 
 use super::{Context, Forwarder, upstreams};
 use crate::client::events::Kind;
+use crate::client::requests::Pauses;
 
 /// `ConfigMap` with the servers.
 const PLACE: (&str, &str) = ("kube-system", "kube-dns");
@@ -20,7 +21,7 @@ const PLACE: (&str, &str) = ("kube-system", "kube-dns");
 pub(super) async fn follow(context: &Context, forwarder: &Forwarder) {
     let api: Api<ConfigMap> = Api::namespaced(context.parts.client.clone(), PLACE.0);
     let only = Config::default().fields(&format!("metadata.name={}", PLACE.1));
-    let mut changes = std::pin::pin!(watcher(api, only).default_backoff());
+    let mut changes = std::pin::pin!(watcher(api, only).backoff(Pauses::default()));
     let mut listed = None;
     while let Some(change) = changes.next().await {
         match change {
