@@ -216,6 +216,8 @@ impl ClusterInfo {
 pub(crate) struct Found {
     pub(crate) endpoint: Endpoint,
     pub(crate) authority: Vec<u8>,
+    /// Difference of this machine's clock and the server's.
+    pub(crate) difference: Option<String>,
 }
 
 /// Discovers the cluster at an address, by a token and the hash of its CA.
@@ -265,6 +267,7 @@ pub(crate) async fn discover(endpoint: Endpoint, token: &Token, pin: &str) -> an
     Ok(Found {
         endpoint,
         authority: info.authority,
+        difference: difference(now, date),
     })
 }
 

@@ -53,6 +53,11 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     let bootstrap = bootstrap_kubeconfig(&found, &token);
     may_have_name(&bootstrap, state_dir, &settings.node_name, &found).await?;
     waiting.done(&format!("the cluster at {} is the one of the token", found.endpoint));
+    if let Some(difference) = &found.difference {
+        terminal::note(format!(
+            "Set this machine's clock, {difference}: certificates may come too early or late, and times of pods are wrong."
+        ));
+    }
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
