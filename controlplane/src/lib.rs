@@ -17,7 +17,7 @@ pub mod sql;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,10 +110,12 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let certificates = Certificates::open(&config, now)?;
 
     let listener = listen(config.listen).await?;
-    let address = listener.local_addr().map_err(|source| Error::Listen {
+    let local = listener.local_addr().map_err(|source| Error::Listen {
         address: config.listen,
         source,
     })?;
+    let mut address = config.listen;
+    address.set_port(local.port());
     let authority = Arc::clone(certificates.authority());
     let kubeconfig = config.admin_kubeconfig();
     authority
@@ -332,7 +334,16 @@ async fn first_end(tasks: &mut JoinSet<Result<Infallible, Error>>, stop: &Cancel
     }
 }
 
+/// Listens on an address. As with upstream, the unspecified IPv4 address includes IPv6 if the
+/// machine supports it.
 async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+    let is_shared = std::fs::read_to_string("/proc/sys/net/ipv6/bindv6only").is_ok_and(|text| text.trim() == "0");
+    if address.ip() == Ipv4Addr::UNSPECIFIED
+        && is_shared
+        && let Ok(both) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
+    {
+        return Ok(both);
+    }
     TcpListener::bind(address)
         .await
         .map_err(|source| Error::Listen { address, source })

@@ -115,7 +115,8 @@ pub async fn serve(listener: TcpListener, transport: Transport, router: Router, 
             accepted = listener.accept() => accepted,
         };
         let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
+            // A client of IPv4 is one also where the server listens on both families.
+            Ok((stream, peer)) => (stream, SocketAddr::new(peer.ip().to_canonical(), peer.port())),
             Err(error) => {
                 after_failed_accept(&error).await;
                 continue;
