@@ -102,6 +102,7 @@ impl Settings {
         let node_addresses = self.node_addresses.clone();
         let other = Self {
             node_addresses,
+            fixed_addresses: self.fixed_addresses,
             ..other.clone()
         };
         *self == other
@@ -133,6 +134,9 @@ impl Settings {
         let balancers = options.load_balancer_addresses.as_ref();
         // Only a machine with a control plane of its own has these.
         let is_own = earlier.joined.is_none();
+        // A backup is restored on another machine, too.
+        let is_here = |known: &&Self| known.node_addresses.iter().all(|own| addresses::is_here(*own));
+        let fixed = known.filter(|known| known.fixed_addresses).filter(is_here);
         let settings = Self {
             listen_port: pick(options.listen_port, port(|known| known.listen_port), || {
                 if is_own {
@@ -163,13 +167,13 @@ impl Settings {
             })?,
             node_addresses: if !options.node_address.is_empty() {
                 options.node_address.clone()
-            } else if let Some(known) = known.filter(|known| !is_own || known.fixed_addresses) {
+            } else if let Some(known) = fixed.or(known.filter(|_| !is_own)) {
                 known.node_addresses.clone()
             } else {
                 let known = known.map(|known| known.pod_cidr.as_str());
                 addresses::choose(options.pod_cidr.as_deref().or(known))
             },
-            fixed_addresses: earlier.fixed_addresses || !options.node_address.is_empty(),
+            fixed_addresses: fixed.is_some() || !options.node_address.is_empty(),
             advertise: match known {
                 Some(known) if options.advertise.is_empty() => known.advertise.clone(),
                 Some(_) | None => options.advertise.clone(),
@@ -356,16 +360,19 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_were_given_are_kept() {
-        let given = UpOptions {
-            pod_cidr: Some("10.9.0.0/24".into()),
-            node_address: vec!["192.0.2.7".parse().unwrap()],
-            ..UpOptions::default()
-        };
-        let first = Settings::choose(Path::new("/tmp/a"), &given, None).unwrap();
-        let kept: Settings = serde_json::from_slice(&serde_json::to_vec(&first).unwrap()).unwrap();
-        let again = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&kept)).unwrap();
-        assert_eq!(again.node_addresses, given.node_address);
+    fn addresses_that_were_given_are_kept_as_long_as_the_machine_has_them() {
+        for (given, is_kept) in [("127.0.0.9", true), ("192.0.2.7", false)] {
+            let given = UpOptions {
+                pod_cidr: Some("10.9.0.0/24".into()),
+                node_address: vec![given.parse().unwrap()],
+                ..UpOptions::default()
+            };
+            let first = Settings::choose(Path::new("/tmp/a"), &given, None).unwrap();
+            assert_eq!(first.node_addresses, given.node_address);
+            let kept: Settings = serde_json::from_slice(&serde_json::to_vec(&first).unwrap()).unwrap();
+            let again = Settings::choose(Path::new("/tmp/a"), &UpOptions::default(), Some(&kept)).unwrap();
+            assert_eq!(again.node_addresses == given.node_address, is_kept, "{again:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::arguments::JoinOptions;
 use crate::check;
 use crate::client::api::{Api, Refused, text_at};
 use crate::cluster::daemons::{readiness, unit};
-use crate::cluster::settings::Settings;
+use crate::cluster::settings::{Settings, addresses};
 use crate::cluster::{self, directory};
 use crate::terminal::{self, Waiting};
 
@@ -119,12 +119,11 @@ fn is_to_join(state_dir: &Path) -> anyhow::Result<Option<Settings>> {
 
 /// Fails for addresses at which other machines do not find this one, as `validateNodeIP` of a kubelet
 /// (`pkg/kubelet/kubelet_node_status.go`).
-fn has_addresses(addresses: &[IpAddr]) -> anyhow::Result<()> {
-    let is_own = |address: IpAddr| UdpSocket::bind((address, 0)).is_ok();
+fn has_addresses(given: &[IpAddr]) -> anyhow::Result<()> {
     let is_unfit = |address: &&IpAddr| {
-        address.is_loopback() || address.is_unspecified() || address.is_multicast() || !is_own(**address)
+        address.is_loopback() || address.is_unspecified() || address.is_multicast() || !addresses::is_here(**address)
     };
-    match addresses.iter().find(is_unfit) {
+    match given.iter().find(is_unfit) {
         None => Ok(()),
         Some(address) => {
             bail!("no interface of this machine has the address {address} of --node-ip (`ip address` lists them)")

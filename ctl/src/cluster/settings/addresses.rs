@@ -48,6 +48,11 @@ fn known_as(wants_v6: bool, v4: Option<IpAddr>, v6: impl FnOnce() -> Option<IpAd
         .collect()
 }
 
+/// True if the machine has an address.
+pub(in crate::cluster) fn is_here(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// True for the NAT's address; `routes` is `/proc/net/route`.
 fn is_nats(address: IpAddr, routes: &str) -> bool {
     let is_its = |line: &str| {
