@@ -4,13 +4,14 @@
 //! The `Authorization` for one origin (scheme, host and port) is never sent to another.
 //!
 //! * [`authorities`], [`credentials`], [`token`]: trust in its certificate, credentials
-//! * [`redirects`]: the addresses that a redirect may name
+//! * [`proxies`], [`redirects`]: proxies of the environment, the addresses that a redirect may name
 //! * [`download`], [`retries`], [`slots`]: blobs, repeated requests, limits on parallel downloads
 
 pub(crate) mod authorities;
 pub(crate) mod credentials;
 pub(crate) mod download;
 pub(crate) mod failure;
+mod proxies;
 pub(crate) mod redirects;
 pub(crate) mod retries;
 pub(crate) mod slots;
@@ -85,10 +86,12 @@ impl Session {
             .read_timeout(config.limits.read_timeout)
             .redirect(Policy::none())
             .dns_resolver(reach.clone());
-        if is_loopback(host) {
+        builder = if is_loopback(host) {
             // As Go's clients (`golang.org/x/net/http/httpproxy`): a proxy has another loopback.
-            builder = builder.no_proxy();
-        }
+            builder.no_proxy()
+        } else {
+            proxies::through(builder, |name| std::env::var(name).ok()).map_err(RegistryError::Request)?
+        };
         let given = read_authorities(&settings)?;
         if !given.is_empty() {
             let trust = authorities::configuration(address, &given).map_err(RegistryError::Trust)?;
