@@ -213,7 +213,7 @@ pub(super) fn descriptors() -> Finding {
 
 /// Checks for other programs that create pods or route packets.
 pub(super) fn neighbors() -> Vec<Finding> {
-    const KNOWN: [(&str, &str); 5] = [
+    const KNOWN: [(&str, &str); 6] = [
         (
             "kubelet",
             "both want port 10250 (--agent-port), and its kube-proxy leads Services, too",
@@ -224,6 +224,11 @@ pub(super) fn neighbors() -> Vec<Finding> {
         ),
         ("k3s-agent", "both want port 10250 (--agent-port)"),
         ("kubelite", "microk8s wants port 10250, too (--agent-port)"),
+        (
+            "firewalld",
+            "it drops what comes to nodes and pods: open 6443/tcp, 10250/tcp and 4789/udp, and trust the pods' range \
+             (`firewall-cmd --zone=trusted --add-source=10.244.0.0/16`)",
+        ),
         (
             "dockerd",
             "it drops what is forwarded; the agent lets pods through, and looks every 30 seconds",
