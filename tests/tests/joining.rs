@@ -83,6 +83,7 @@ fn a_machine_that_may_not_join_is_told_why_and_stays_as_it_was() -> anyhow::Resu
         ),
         (with(&line, foreign_token, hash), "it was mistyped or has expired"),
         (with(&line, "abc", hash), "the token is not of the form"),
+        (with(&line, token, "sha256:abc"), "the hash is not of the form"),
         (
             line.iter()
                 .map(|word| word.replace("172.30.0.1:", "172.30.0.77:"))

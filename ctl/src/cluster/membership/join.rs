@@ -36,6 +36,11 @@ pub(crate) async fn run(state_dir: &Path, options: &JoinOptions) -> anyhow::Resu
     ensure!(rustix::process::geteuid().is_root(), "starting a node needs root");
     directory::suits(state_dir)?;
     let token = Token::parse(&options.token)?;
+    let hash = options.ca_hash.strip_prefix("sha256:").unwrap_or_default();
+    ensure!(
+        hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "the hash is not of the form sha256: and 64 hexadecimal digits"
+    );
     let endpoint = Endpoint::parse(&options.server)?;
     has_addresses(&options.node_ip)?;
     let known = is_to_join(state_dir)?;
