@@ -337,8 +337,8 @@ fn a_machine_joins_through_a_proxy_and_keeps_to_it() -> anyhow::Result<()> {
     let nft = |script: &str| process::run(lab.machine.namespace().command("nft").arg(script));
     // The API server takes nothing from the machine itself.
     nft(
-        "add table ip closed; add chain ip closed in { type filter hook input priority 0; }; \
-         add rule ip closed in ip saddr 172.30.0.2 tcp dport 6443 reject with tcp reset",
+        "add table ip closed; add chain ip closed api { type filter hook input priority 0; }; \
+         add rule ip closed api ip saddr 172.30.0.2 tcp dport 6443 reject with tcp reset",
     )?;
     node.environment.push(("HTTPS_PROXY", "http://172.30.0.254:3128"));
     node.environment.push(("NO_PROXY", "10.0.0.0/8,172.30.0.0/24"));
