@@ -33,7 +33,12 @@ pub struct Config {
     )]
     pub advertise: Vec<String>,
     /// Range of Services' addresses, or with a comma one of each family, the usual one first; its first address is the server's own
-    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/12")]
+    #[arg(
+        long,
+        value_name = "CIDR",
+        default_value = "10.96.0.0/12",
+        env = "SKIFF_SERVICE_CIDR"
+    )]
     pub service_cidr: ServiceRanges,
     /// The pods' addresses.
     #[command(flatten)]

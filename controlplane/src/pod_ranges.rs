@@ -10,7 +10,12 @@ use controllers::PodRange;
 #[derive(Debug, Clone, Args)]
 pub struct PodRanges {
     /// Range of pods' addresses, or with a comma one of each family; each node gets a part of it
-    #[arg(long, default_value = "10.244.0.0/16", value_delimiter = ',')]
+    #[arg(
+        long,
+        default_value = "10.244.0.0/16",
+        env = "SKIFF_CLUSTER_CIDR",
+        value_delimiter = ','
+    )]
     cluster_cidr: Vec<Range>,
     /// Length of the prefix of a node's part of an IPv4 range
     #[arg(long, default_value_t = 24)]

@@ -140,12 +140,12 @@ fn overlapping(networks: impl Iterator<Item = (Ipv4Addr, Ipv4Addr, String)>) -> 
         (
             [10, 244, 0, 0],
             [255, 255, 0, 0],
-            "pods get addresses there; `skiff up --pod-cidr` gives other ones",
+            "pods get addresses there; `skiff up --pod-cidr`, or SKIFF_CLUSTER_CIDR of the unit, gives other ones",
         ),
         (
             [10, 96, 0, 0],
             [255, 240, 0, 0],
-            "Services get addresses there; --service-cidr of the control plane gives other ones",
+            "Services get addresses there; SKIFF_SERVICE_CIDR of the control plane gives other ones",
         ),
     ];
     for (address, mask, interface) in networks {
