@@ -88,11 +88,18 @@ impl Server {
     /// # Errors
     /// Fails if the program cannot be started.
     pub fn again(&mut self) -> anyhow::Result<()> {
+        self.again_by(Command::new(process::programs()?.join("skiff-controlplane")))
+    }
+
+    /// Like [`Server::again`], by a command that ends with the name of the program.
+    ///
+    /// # Errors
+    /// As [`Server::again`].
+    pub fn again_by(&mut self, mut command: Command) -> anyhow::Result<()> {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(self.home.path().join("controlplane.log"))?;
-        let mut command = Command::new(process::programs()?.join("skiff-controlplane"));
         command
             .arg("--state-dir")
             .arg(self.home.path())

@@ -1,0 +1,204 @@
+//! Instructions that the control plane executes for each of its most frequent requests, counted by valgrind's callgrind.
+//! Other than times, the counts of two runs differ by a percent or two, whatever else the machine does: growth is seen.
+//! They are those of the debug build that all tests run. Another toolchain changes them, as does a feature that is worth
+//! it; the failure prints the new [`BOUNDS`] then: `cargo nextest run --package tests --test instructions`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use bytes::Bytes;
+use http::Method;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
+use serde_json::json;
+use tests::http::Connection;
+use tests::machine::Namespace;
+use tests::process;
+use tests::server::Server;
+
+/// Requests, how many of each are sent in a round, and the instructions of one. A bound of 0 is not known yet.
+const BOUNDS: [(Request, u64, u64); 5] = [
+    (Request::Get, 20, 0),
+    (Request::List, 1, 0),
+    (Request::Table, 1, 0),
+    (Request::Create, 10, 0),
+    (Request::Bind, 10, 0),
+];
+/// Growth that is no failure, in percent.
+const TOLERANCE: u64 = 15;
+/// Fall from which on the bound should follow, in percent.
+const FALL: u64 = 25;
+/// Most rounds of a request. The lowest count is taken: what the server does once a minute only adds.
+const ROUNDS: u64 = 4;
+/// Instructions of a server that has nothing to do, in the time before each count.
+const IDLE: u64 = 20_000_000;
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+/// Pods in each list.
+const STORED: u64 = 500;
+
+#[derive(Debug, Clone, Copy)]
+enum Request {
+    Get,
+    List,
+    Table,
+    Create,
+    Bind,
+}
+
+impl Request {
+    /// Sends it, for the pod of that number.
+    async fn send(self, connection: &mut Connection, number: u64) -> anyhow::Result<Bytes> {
+        let stored = format!("stored-{number}");
+        match self {
+            Self::Get => connection.read_as(&format!("{PODS}/{stored}"), &[]).await,
+            Self::List => connection.read_as(PODS, &[]).await,
+            Self::Table => {
+                let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+                let headers = [(ACCEPT, table), (ACCEPT_ENCODING, "gzip")];
+                connection.read_as(PODS, &headers).await
+            }
+            Self::Create => {
+                let pod = pod(&format!("created-{number}"));
+                connection.expect(Method::POST, PODS, pod).await
+            }
+            Self::Bind => {
+                let path = format!("{PODS}/{stored}/binding");
+                let target = json!({"kind": "Node", "name": "elsewhere"});
+                let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": stored}, "target": target});
+                connection.expect(Method::POST, &path, binding.to_string().into()).await
+            }
+        }
+    }
+}
+
+/// A pod that no scheduler touches.
+fn pod(name: &str) -> Bytes {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "web"}},
+        "spec": {
+            "schedulerName": "nobody",
+            "containers": [{
+                "name": "web", "image": "nginx:1", "ports": [{"containerPort": 80}],
+                "env": [{"name": "COLOR", "value": "blue"}],
+                "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+                "readinessProbe": {"httpGet": {"path": "/", "port": 80}},
+            }],
+        },
+    });
+    Bytes::from(pod.to_string())
+}
+
+/// The instruction counter of a control plane.
+struct Counter {
+    /// Arguments by which `vgdb` finds the process.
+    process: [String; 2],
+    /// Beginning of the names of its files.
+    dumps: PathBuf,
+    count: u32,
+}
+
+impl Counter {
+    /// Starts the server under callgrind on the state that is there. It counts nothing yet, which is several times as fast.
+    fn start(server: &mut Server) -> anyhow::Result<Self> {
+        let folder = server.state().to_owned();
+        let built = process::programs()?.join("skiff-controlplane");
+        // Valgrind reads all of a program's debug information before it starts it.
+        let program = folder.join("skiff-controlplane");
+        let mut strip = Command::new("strip");
+        process::run(strip.arg("--strip-debug").arg("-o").arg(&program).arg(built))?;
+        let dumps = folder.join("callgrind");
+        let prefix = format!("--vgdb-prefix={}", folder.join("vgdb").display());
+        let mut valgrind = Command::new("valgrind");
+        valgrind
+            .args(["--tool=callgrind", "--instr-atstart=no", &prefix])
+            .arg(format!("--callgrind-out-file={}", dumps.display()))
+            .arg(program);
+        server.again_by(valgrind)?;
+        Ok(Self {
+            process: [prefix, format!("--pid={}", server.pid()?)],
+            dumps,
+            count: 0,
+        })
+    }
+
+    fn tell(&self, words: &[&str]) -> anyhow::Result<()> {
+        process::run(Command::new("vgdb").args(&self.process).args(words))?;
+        Ok(())
+    }
+
+    /// Instructions since the last call.
+    async fn take(&mut self) -> anyhow::Result<u64> {
+        // For what follows a response: the audit log, watches, controllers.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.tell(&["dump"])?;
+        self.count += 1;
+        let dump = std::fs::read_to_string(self.dumps.with_extension(self.count.to_string()))?;
+        let total = dump.lines().find_map(|line| line.strip_prefix("totals: "));
+        Ok(total.context("totals of a dump")?.trim().parse()?)
+    }
+}
+
+/// A number as code has it.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    groups.map(String::from_utf8_lossy).collect::<Vec<_>>().join("_")
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
+    tests::logging();
+    let namespace = Namespace::new("instructions")?;
+    namespace.enter()?;
+    let mut server = Server::start(Some(namespace), "127.0.0.1:6443")?;
+    let mut connection = server.ready().await?.connect().await?;
+    for number in 0..STORED {
+        let pod = pod(&format!("stored-{number}"));
+        connection.expect(Method::POST, PODS, pod).await?;
+    }
+    server.kill()?;
+    let mut counter = Counter::start(&mut server)?;
+    let mut connection = server.ready().await?.connect().await?;
+    counter.tell(&["instrumentation", "on"])?;
+    // Controllers begin with all pods.
+    for _ in 0..100 {
+        if counter.take().await? < IDLE {
+            break;
+        }
+    }
+
+    let (mut all, mut grown) = (Vec::new(), Vec::new());
+    for (request, size, bound) in BOUNDS {
+        let most = bound + bound * TOLERANCE / 100;
+        let mut least = u64::MAX;
+        for round in 0..ROUNDS {
+            for number in round * size..(round + 1) * size {
+                request.send(&mut connection, number).await?;
+            }
+            let count = counter.take().await? / size;
+            // The first round is also that of what is done once.
+            if round > 0 {
+                least = least.min(count);
+            }
+            if least <= most {
+                break;
+            }
+        }
+        let line = format!("    (Request::{request:?}, {size}, {}),", grouped(least));
+        if least > most {
+            grown.push(request);
+        } else if least < bound - bound * FALL / 100 {
+            println!("{line} is much less than before: please lower the bound");
+        }
+        all.push(line);
+    }
+    let all = all.join("\n");
+    ensure!(
+        grown.is_empty(),
+        "{grown:?} cost more than {TOLERANCE} % above their bounds:\n{all}"
+    );
+    server.finish()
+}
