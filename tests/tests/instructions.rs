@@ -1,7 +1,7 @@
-//! Instructions that the control plane executes for each of its most frequent requests, counted by valgrind's callgrind.
-//! Other than times, the counts of two runs differ by a percent or two, whatever else the machine does: growth is seen.
-//! They are those of the debug build that all tests run. Another toolchain changes them, as does a feature that is worth
-//! it; the failure prints the new [`BOUNDS`] then: `cargo nextest run --package tests --test instructions`.
+//! Instructions that the control plane executes for frequent requests, as valgrind's callgrind counts them. Unlike times
+//! they differ by one or two percent between runs, whatever else the machine does, so that growth is seen. They are those
+//! of the debug build that all tests run. Another toolchain changes them, and so may a feature that is worth it: set
+//! [`BOUNDS`] to what `cargo nextest run --package tests --test instructions` prints when it fails.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,15 +19,14 @@ use tests::server::Server;
 
 /// Requests, how many of each are sent in a round, and the instructions of one. A bound of 0 is not known yet.
 const BOUNDS: [(Request, u64, u64); 5] = [
-    (Request::Get, 20, 0),
+    (Request::Get, 40, 0),
     (Request::List, 1, 0),
     (Request::Table, 1, 0),
     (Request::Create, 10, 0),
     (Request::Bind, 10, 0),
 ];
-/// Growth that is no failure, in percent.
+/// Growth that is no failure, and a fall that a bound should follow, in percent.
 const TOLERANCE: u64 = 15;
-/// Fall from which on the bound should follow, in percent.
 const FALL: u64 = 25;
 /// Most rounds of a request. The lowest count is taken: what the server does once a minute only adds.
 const ROUNDS: u64 = 4;
@@ -65,8 +64,9 @@ impl Request {
             }
             Self::Bind => {
                 let path = format!("{PODS}/{stored}/binding");
+                let metadata = json!({"name": stored});
                 let target = json!({"kind": "Node", "name": "elsewhere"});
-                let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": stored}, "target": target});
+                let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
                 connection.expect(Method::POST, &path, binding.to_string().into()).await
             }
         }
@@ -125,8 +125,7 @@ impl Counter {
     }
 
     fn tell(&self, words: &[&str]) -> anyhow::Result<()> {
-        process::run(Command::new("vgdb").args(&self.process).args(words))?;
-        Ok(())
+        process::run(Command::new("vgdb").args(&self.process).args(words)).map(drop)
     }
 
     /// Instructions since the last call.
@@ -163,11 +162,13 @@ async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
     let mut counter = Counter::start(&mut server)?;
     let mut connection = server.ready().await?.connect().await?;
     counter.tell(&["instrumentation", "on"])?;
-    // Controllers begin with all pods.
+    // A moment later controllers read all pods.
+    let mut idle = 0;
     for _ in 0..100 {
-        if counter.take().await? < IDLE {
+        if idle == 5 {
             break;
         }
+        idle = if counter.take().await? < IDLE { idle + 1 } else { 0 };
     }
 
     let (mut all, mut grown) = (Vec::new(), Vec::new());
@@ -179,7 +180,7 @@ async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
                 request.send(&mut connection, number).await?;
             }
             let count = counter.take().await? / size;
-            // The first round is also that of what is done once.
+            // What is done once is done in the first round.
             if round > 0 {
                 least = least.min(count);
             }
@@ -196,9 +197,6 @@ async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
         all.push(line);
     }
     let all = all.join("\n");
-    ensure!(
-        grown.is_empty(),
-        "{grown:?} cost more than {TOLERANCE} % above their bounds:\n{all}"
-    );
+    ensure!(grown.is_empty(), "{grown:?} grew by over {TOLERANCE} %; all:\n{all}");
     server.finish()
 }
