@@ -3,12 +3,15 @@
 //! of the debug build that all tests run. Another toolchain changes them, and so may a feature that is worth it: set
 //! [`BOUNDS`] to what `cargo nextest run --package tests --test instructions` prints when it fails.
 
+#![allow(clippy::unreadable_literal, reason = "counts are written as they are printed")]
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
+use futures::TryFutureExt as _;
 use http::Method;
 use http::header::{ACCEPT, ACCEPT_ENCODING};
 use serde_json::json;
@@ -25,16 +28,14 @@ const BOUNDS: [(Request, u64, u64); 5] = [
     (Request::Create, 10, 0),
     (Request::Bind, 10, 0),
 ];
-/// Growth that is no failure, and a fall that a bound should follow, in percent.
+/// Growth that is no failure, in percent.
 const TOLERANCE: u64 = 15;
-const FALL: u64 = 25;
 /// Most rounds of a request. The lowest count is taken: what the server does once a minute only adds.
 const ROUNDS: u64 = 4;
 /// Instructions of a server that has nothing to do, in the time before each count.
 const IDLE: u64 = 20_000_000;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
-/// Pods in each list.
 const STORED: u64 = 500;
 
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +65,7 @@ impl Request {
             }
             Self::Bind => {
                 let path = format!("{PODS}/{stored}/binding");
-                let metadata = json!({"name": stored});
-                let target = json!({"kind": "Node", "name": "elsewhere"});
+                let (metadata, target) = (json!({"name": stored}), json!({"kind": "Node", "name": "elsewhere"}));
                 let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
                 connection.expect(Method::POST, &path, binding.to_string().into()).await
             }
@@ -140,13 +140,6 @@ impl Counter {
     }
 }
 
-/// A number as code has it.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    groups.map(String::from_utf8_lossy).collect::<Vec<_>>().join("_")
-}
-
 #[tokio::test(flavor = "current_thread")]
 async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
     tests::logging();
@@ -160,15 +153,17 @@ async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
     }
     server.kill()?;
     let mut counter = Counter::start(&mut server)?;
-    let mut connection = server.ready().await?.connect().await?;
+    // It is slow to start.
+    let target = server.ready().or_else(|_| server.ready()).await?;
+    let mut connection = target.connect().await?;
     counter.tell(&["instrumentation", "on"])?;
     // A moment later controllers read all pods.
     let mut idle = 0;
     for _ in 0..100 {
+        idle = if counter.take().await? < IDLE { idle + 1 } else { 0 };
         if idle == 5 {
             break;
         }
-        idle = if counter.take().await? < IDLE { idle + 1 } else { 0 };
     }
 
     let (mut all, mut grown) = (Vec::new(), Vec::new());
@@ -188,15 +183,14 @@ async fn frequent_requests_do_not_grow() -> anyhow::Result<()> {
                 break;
             }
         }
-        let line = format!("    (Request::{request:?}, {size}, {}),", grouped(least));
         if least > most {
-            grown.push(request);
-        } else if least < bound - bound * FALL / 100 {
-            println!("{line} is much less than before: please lower the bound");
+            grown.push(format!("{request:?}: {least} instructions, allowed are {most}"));
+        } else if least < bound / 4 * 3 {
+            println!("{request:?}: {least} instructions, please lower the bound of {bound}");
         }
-        all.push(line);
+        all.push(format!("    (Request::{request:?}, {size}, {least}),"));
     }
     let all = all.join("\n");
-    ensure!(grown.is_empty(), "{grown:?} grew by over {TOLERANCE} %; all:\n{all}");
+    ensure!(grown.is_empty(), "{grown:#?}; all counts, for BOUNDS:\n{all}");
     server.finish()
 }
