@@ -31,6 +31,13 @@ impl Error {
         }
     }
 
+    /// True if another object has the name by now: patches name the UID of the one that they mean.
+    pub(crate) fn is_recreated(&self) -> bool {
+        let Self::Refused(status) = self else { return false };
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        status.code == 422 && causes.any(|cause| cause.field == "metadata.uid")
+    }
+
     /// True if there is no object of this name. A 404 because the kind is not served, in this
     /// version or for now, does not count.
     pub(crate) fn is_absent(&self, name: &str) -> bool {

@@ -299,7 +299,7 @@ async fn unselect(context: &Context, claim: &PersistentVolumeClaim) -> Outcome {
 fn finished(result: Result<(), Error>) -> Outcome {
     match result {
         Ok(()) => Outcome::Done,
-        Err(error) if matches!(error.code(), 404 | 409) => Outcome::Done,
+        Err(error) if matches!(error.code(), 404 | 409) || error.is_recreated() => Outcome::Done,
         Err(error) => {
             debug!(%error, "tried again");
             Outcome::Again

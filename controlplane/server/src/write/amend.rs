@@ -296,6 +296,12 @@ fn registry_key(key: &str) -> String {
     format!("{prefix}/{}", rest.trim_start_matches('/'))
 }
 
+/// True for a patch whose UID is no precondition: validation refuses another one (`Preconditions` of
+/// `pkg/registry/rest/update.go`). The other parts take their metadata from the stored object.
+fn is_patch(context: &Context, part: Part) -> bool {
+    context.info.verb == "patch" && matches!(part, Part::Object | Part::Status | Part::Own)
+}
+
 fn check_preconditions(
     context: &Context,
     amendment: Amendment<'_>,
@@ -311,7 +317,7 @@ fn check_preconditions(
         .filter(|version| !version.is_empty());
     let uid = new.metadata().uid.as_deref().unwrap_or_default();
     let own = old.metadata().uid.as_deref().unwrap_or_default();
-    if !uid.is_empty() && uid != own {
+    if !uid.is_empty() && uid != own && !is_patch(context, amendment.part) {
         let because = format!(
             "StorageError: invalid object, Code: 4, Key: /registry/{}, ResourceVersion: 0, AdditionalErrorMsg: \
              Precondition failed: UID in precondition: {uid}, UID in object meta: {own}",
@@ -362,11 +368,13 @@ fn unconditional(context: &Context, name: &str) -> Failure {
     }
 }
 
-/// Keeps the metadata that no client can change.
+/// Keeps the metadata that no client can change; validation refuses another UID.
 fn keep_metadata(new: &mut dyn Object, old: &dyn Object) {
     let old = old.metadata();
     let new = new.metadata_mut();
-    new.uid.clone_from(&old.uid);
+    if new.uid.as_deref().is_none_or(str::is_empty) {
+        new.uid.clone_from(&old.uid);
+    }
     new.creation_timestamp.clone_from(&old.creation_timestamp);
     new.generation = old.generation;
     new.self_link = None;

@@ -106,6 +106,14 @@ async fn updates_respect_revisions_and_identity() {
         "{}",
         answer.message()
     );
+    // A patch has no preconditions but its revision: clients take the 422 for "another object has the name".
+    let change = json!({"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}});
+    for media in ["merge-patch+json", "strategic-merge-patch+json"] {
+        let answer = api.patch(&path, media, &change).await;
+        let wanted = "ConfigMap \"a\" is invalid: metadata.uid: Invalid value: \
+                      \"00000000-0000-0000-0000-000000000000\": field is immutable";
+        assert_eq!((answer.code.as_u16(), answer.message().as_str()), (422, wanted));
+    }
     let answer = api.put(&path, &config_map("b")).await;
     assert_eq!(
         answer.message(),

@@ -328,7 +328,7 @@ fn change_failed(
             awaited: vec![gone(target)],
             ..Done::default()
         },
-        409 => Done {
+        code if code == 409 || error.is_recreated() => Done {
             retry: true,
             ..Done::default()
         },
