@@ -89,8 +89,23 @@ pub(super) fn node(context: &Context) -> Node {
             }]),
             ..NodeSpec::default()
         }),
-        status: None,
+        // As upstream's `initialNode`: no pod range that has an address of the machine suits it.
+        status: Some(NodeStatus {
+            addresses: Some(addresses(context)),
+            ..NodeStatus::default()
+        }),
     }
+}
+
+fn addresses(context: &Context) -> Vec<NodeAddress> {
+    let own = context.config.addresses.iter();
+    let own = own.map(|address| ("InternalIP", address.to_string()));
+    let all = own.chain([("Hostname", context.config.node_name.clone())]);
+    all.map(|(kind, address)| NodeAddress {
+        address,
+        type_: kind.to_owned(),
+    })
+    .collect()
 }
 
 /// Returns the patch of annotations that announces the node's name server and links; `None` if it
@@ -139,19 +154,6 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
         let each = amounts.iter();
         each.map(|(name, amount)| (name.clone(), amount.to_text())).collect()
     };
-    let mut addresses: Vec<NodeAddress> = context
-        .config
-        .addresses
-        .iter()
-        .map(|address| NodeAddress {
-            address: address.to_string(),
-            type_: "InternalIP".to_owned(),
-        })
-        .collect();
-    addresses.push(NodeAddress {
-        address: context.config.node_name.clone(),
-        type_: "Hostname".to_owned(),
-    });
     let info = context.parts.runtime.info();
     let extended = extended(old);
     let mut allocatable = texts(&context.allocatable);
@@ -159,7 +161,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     allocatable.extend(extended.clone());
     capacity.extend(extended);
     NodeStatus {
-        addresses: Some(addresses),
+        addresses: Some(addresses(context)),
         allocatable: Some(allocatable),
         capacity: Some(capacity),
         conditions: Some(conditions(context, old, ready, now)),
