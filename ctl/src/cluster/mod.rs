@@ -241,8 +241,7 @@ fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     let mut is_told = settings.joined.is_some() || settings.fixed_addresses;
     if settings.joined.is_none() {
         pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
-        // The agent finds that of the default route, and follows when it changes.
-        is_told |= settings.node_addresses != settings::addresses::of_default_route(Some(&settings.pod_cidr));
+        is_told |= settings::addresses::are_instead_of_nat(&settings.node_addresses, &settings.pod_cidr);
     }
     let addresses = settings.node_addresses.iter();
     let addresses = addresses.filter(|address| is_told && !address.is_loopback());
@@ -334,16 +333,9 @@ mod tests {
             let pairs = flags.windows(2).filter(|pair| pair[0] == "--address");
             pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
         };
-        settings.node_addresses = settings::addresses::of_default_route(None);
-        assert!(addresses(&settings).is_empty());
-        settings.fixed_addresses = true;
         settings.node_addresses = ["192.0.2.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
+        assert!(addresses(&settings).is_empty(), "the machine had them once");
+        settings.fixed_addresses = true;
         assert_eq!(addresses(&settings), ["192.0.2.7"]);
-        settings.fixed_addresses = false;
-        assert_eq!(
-            addresses(&settings),
-            ["192.0.2.7"],
-            "another one than that of the default route"
-        );
     }
 }

@@ -24,10 +24,16 @@ pub(super) fn choose(pod_cidr: Option<&str>) -> Vec<IpAddr> {
     chosen
 }
 
+/// True for addresses that were chosen instead of the NAT's. The agent finds those of the default
+/// route itself, and follows when they change.
+pub(in crate::cluster) fn are_instead_of_nat(own: &[IpAddr], pod_cidr: &str) -> bool {
+    own != of_default_route(Some(pod_cidr)) && own == choose(Some(pod_cidr))
+}
+
 /// Returns the source address of the default route, also of IPv6 if pods have such addresses or the
 /// machine has no other route, and loopback. Nothing is sent: connecting a UDP socket only looks up
 /// the route.
-pub(in crate::cluster) fn of_default_route(pod_cidr: Option<&str>) -> Vec<IpAddr> {
+fn of_default_route(pod_cidr: Option<&str>) -> Vec<IpAddr> {
     let towards = |own: &str, target: &str| {
         let socket = UdpSocket::bind(own).ok()?;
         socket.connect(target).ok()?;
