@@ -89,7 +89,9 @@ pub(in crate::cluster) fn operators(name: &str) -> Option<String> {
 /// Returns the variable that names a proxy to this process, if the agent's unit has none.
 pub(in crate::cluster) fn lacks_proxy() -> Option<&'static str> {
     let names = ["HTTPS_PROXY", "https_proxy"];
-    let given = names.into_iter().find(|name| std::env::var_os(name).is_some())?;
+    let given = names
+        .into_iter()
+        .find(|name| std::env::var_os(name).is_some_and(|url| !url.is_empty()))?;
     names.iter().all(|name| operators(name).is_none()).then_some(given)
 }
 
