@@ -108,7 +108,8 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
             () = tokio::time::sleep(TURN) => {}
             change = changes.next() => match change {
                 Some(Ok(change)) => {
-                    interrupted = false;
+                    // Each attempt to list begins with this one.
+                    interrupted &= matches!(change, Event::Init);
                     dispatcher.change(change).await;
                 }
                 Some(Err(error)) if !std::mem::replace(&mut interrupted, true) => {
