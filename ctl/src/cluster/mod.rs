@@ -25,7 +25,7 @@ pub(crate) mod uninstall;
 pub(crate) mod up;
 pub(crate) mod upgrade;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ use daemons::process::Daemon;
 use daemons::unit;
 use membership::discovery;
 use ring::digest;
-use settings::Settings;
+use settings::{Settings, addresses};
 
 impl Place {
     /// The directory of this machine's node: where nobody names one, that of a cluster here, or of the agent's unit.
@@ -238,14 +238,17 @@ fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     if !unit::is_its(state_dir) {
         pairs.push(("--instance-id", instance_id(state_dir)));
     }
-    let mut is_told = settings.joined.is_some() || settings.fixed_addresses;
-    if settings.joined.is_none() {
+    let own = &settings.node_addresses;
+    let is_joined = settings.joined.is_some();
+    if !is_joined {
         pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
-        is_told |= settings::addresses::are_instead_of_nat(&settings.node_addresses, &settings.pod_cidr);
     }
-    let addresses = settings.node_addresses.iter();
-    let addresses = addresses.filter(|address| is_told && !address.is_loopback());
-    pairs.extend(addresses.map(|address| ("--address", address.to_string())));
+    if is_joined || settings.fixed_addresses || addresses::are_instead_of_nat(own, &settings.pod_cidr) {
+        // Those of a router in front of the machine are for the certificate alone.
+        let is_own = |address: IpAddr| !address.is_loopback() && (is_joined || addresses::is_here(address));
+        let own = own.iter().filter(|address| is_own(**address));
+        pairs.extend(own.map(|address| ("--address", address.to_string())));
+    }
     let pairs = pairs.into_iter();
     let pairs = pairs.flat_map(|(flag, value)| [flag.to_owned(), value]);
     pairs.chain(settings.backends.flags()).collect()
@@ -334,8 +337,11 @@ mod tests {
             pairs.map(|pair| pair[1].clone()).collect::<Vec<_>>()
         };
         settings.node_addresses = ["192.0.2.7", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
-        assert!(addresses(&settings).is_empty(), "the machine had them once");
-        settings.fixed_addresses = true;
+        for is_fixed in [false, true] {
+            settings.fixed_addresses = is_fixed;
+            assert!(addresses(&settings).is_empty(), "the machine does not have them");
+        }
+        settings.joined = Some("https://192.0.2.1:6443".to_owned());
         assert_eq!(addresses(&settings), ["192.0.2.7"]);
     }
 }
