@@ -279,11 +279,13 @@ fn used(node: &Node) -> impl Iterator<Item = &str> {
     each.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// Addresses of a node's machine: one of each family.
+/// Addresses of a node's machine: the first of each family.
 fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let internal = all.filter(|address| address.type_ == "InternalIP").take(2);
-    internal.filter_map(|address| address.address.parse().ok())
+    let internal = all.filter(|address| address.type_ == "InternalIP");
+    let internal = internal.filter_map(|address| address.address.parse::<IpAddr>().ok());
+    let first = move |v6: bool| internal.clone().find(|address| address.is_ipv6() == v6);
+    [false, true].into_iter().filter_map(first)
 }
 
 fn parse(text: &str) -> Option<(IpAddr, u8)> {

@@ -186,6 +186,10 @@ fn no_part_has_a_machine_in_it() {
     assert_eq!(given(&mut ranges, &b, &[&a, &b]), "[\"10.244.2.0/24\"]");
     let mut ranges = pools(&[("10.9.0.0/16", 24)]);
     assert_eq!(given(&mut ranges, &b, &[&a, &b]), "[\"10.9.0.0/24\"]");
+    // A machine that was deleted as a node does not get the range back that it is in.
+    let mut ranges = pools(&[("10.244.0.0/16", 24)]);
+    ranges.has(&node("b", &["10.244.1.0/24"]));
+    assert_eq!(given(&mut ranges, &b, &[&a, &b]), "[\"10.244.2.0/24\"]");
 }
 
 #[test]
