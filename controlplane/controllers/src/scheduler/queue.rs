@@ -54,6 +54,12 @@ pub(super) struct Pending {
 pub(super) struct SchedulingQueue {
     pods: BTreeMap<Key, Waiting>,
     ready: BTreeSet<(Reverse<i32>, u64, Key)>,
+    /// Pods that are not active, by the time at which they become so.
+    due: BTreeSet<(Instant, Key)>,
+    /// Those of them that an event may activate earlier.
+    unschedulable: BTreeSet<Key>,
+    /// Those of them that a pod that is placed may activate.
+    followers: BTreeSet<Key>,
     attempts: BTreeMap<Key, Attempts>,
     /// Pods with scheduling gates.
     gated: BTreeSet<Key>,
@@ -119,24 +125,50 @@ impl SchedulingQueue {
         }
     }
 
+    /// Puts a pod that is in no queue into its queue.
     fn put(&mut self, key: Key, mut waiting: Waiting) {
         self.next = self.next.saturating_add(1);
         waiting.number = self.next;
-        if waiting.due.is_none() {
-            self.ready
-                .insert((Reverse(waiting.priority), waiting.number, key.clone()));
+        match waiting.due {
+            None => {
+                let place = (Reverse(waiting.priority), waiting.number, key.clone());
+                self.ready.insert(place);
+            }
+            Some(due) => {
+                self.due.insert((due, key.clone()));
+                if due > waiting.earliest {
+                    self.unschedulable.insert(key.clone());
+                    if waiting.follows {
+                        self.followers.insert(key.clone());
+                    }
+                }
+            }
         }
         self.pods.insert(key, waiting);
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, key: &Key) {
-        if let Some(waiting) = self.pods.remove(key) {
-            self.ready
-                .remove(&(Reverse(waiting.priority), waiting.number, key.clone()));
-        }
+        self.forget(key);
         self.attempts.remove(key);
         self.gated.remove(key);
+    }
+
+    /// Takes a pod out of its queue, with its attempts so far.
+    fn forget(&mut self, key: &Key) -> Option<Waiting> {
+        let waiting = self.pods.remove(key)?;
+        match waiting.due {
+            None => {
+                let place = (Reverse(waiting.priority), waiting.number, key.clone());
+                self.ready.remove(&place);
+            }
+            Some(due) => {
+                self.due.remove(&(due, key.clone()));
+                self.unschedulable.remove(key);
+                self.followers.remove(key);
+            }
+        }
+        Some(waiting)
     }
 
     /// Forgets the attempts of a bound pod.
@@ -152,17 +184,11 @@ impl SchedulingQueue {
     /// Takes the next active pod.
     pub(super) fn take(&mut self) -> Option<Key> {
         let now = Instant::now();
-        let due: Vec<Key> = self
-            .pods
-            .iter()
-            .filter(|(_, waiting)| waiting.due.is_some_and(|due| due <= now))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in due {
-            if let Some(mut waiting) = self.pods.remove(&key) {
-                waiting.due = None;
+        while let Some((_, key)) = self.due.first().filter(|(due, _)| *due <= now).cloned() {
+            let waiting = self.forget(&key);
+            if let Some(waiting) = waiting {
                 self.count("active", "BackoffComplete");
-                self.put(key, waiting);
+                self.put(key, Waiting { due: None, ..waiting });
             }
         }
         let (_, _, key) = self.ready.pop_first()?;
@@ -179,7 +205,7 @@ impl SchedulingQueue {
 
     /// Time at which the next pod becomes active.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.pods.values().filter_map(|waiting| waiting.due).min()
+        self.due.first().map(|(due, _)| *due)
     }
 
     /// State of a pod after a failed attempt, with its backoff.
@@ -201,8 +227,13 @@ impl SchedulingQueue {
         }
     }
 
-    /// Puts an unschedulable pod aside until an event may make room, for at most `forgotten`.
+    /// Puts an unschedulable pod aside until an event may make room, for at most `forgotten`. One
+    /// that was added again during the attempt stays where it is (`AddUnschedulableIfNotPresent`,
+    /// `pkg/scheduler/backend/queue/scheduling_queue.go`).
     pub(super) fn refuse(&mut self, key: Key, pod: &Pod, forgotten: Duration) {
+        if self.pods.contains_key(&key) {
+            return;
+        }
         let now = Instant::now();
         let mut waiting = self.failed(&key, priority(pod), now);
         waiting.due = Some(now + forgotten);
@@ -211,8 +242,11 @@ impl SchedulingQueue {
         self.put(key, waiting);
     }
 
-    /// Puts a pod into backoff after an error.
+    /// Puts a pod into backoff after an error, unless it was added again during the attempt.
     pub(super) fn back_off(&mut self, key: Key, priority: i32) {
+        if self.pods.contains_key(&key) {
+            return;
+        }
         let mut waiting = self.failed(&key, priority, Instant::now());
         waiting.due = Some(waiting.earliest);
         self.count("backoff", FAILED);
@@ -221,19 +255,89 @@ impl SchedulingQueue {
 
     /// Activates unschedulable pods after their backoff, because an event may have made room.
     pub(super) fn stir(&mut self) {
-        self.activate(|_| true);
+        let all = std::mem::take(&mut self.unschedulable);
+        self.activate(all);
     }
 
     /// The same for the pods that follow others, because a pod was placed.
     pub(super) fn stir_followers(&mut self) {
-        self.activate(|waiting| waiting.follows);
+        let all = std::mem::take(&mut self.followers);
+        self.activate(all);
     }
 
-    fn activate(&mut self, concerns: impl Fn(&Waiting) -> bool) {
-        for waiting in self.pods.values_mut().filter(|waiting| concerns(waiting)) {
-            if let Some(due) = waiting.due.as_mut() {
-                *due = waiting.earliest.min(*due);
+    fn activate(&mut self, keys: BTreeSet<Key>) {
+        for key in keys {
+            if let Some(waiting) = self.forget(&key) {
+                let due = Some(waiting.earliest);
+                self.put(key, Waiting { due, ..waiting });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORGOTTEN: Duration = Duration::from_mins(5);
+
+    fn key(name: &str) -> Key {
+        Key::new("ns", name)
+    }
+
+    fn pod() -> Pod {
+        serde_json::from_str("{}").unwrap()
+    }
+
+    fn taken(queue: &mut SchedulingQueue) -> Vec<Key> {
+        std::iter::from_fn(|| queue.take()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_changed_during_its_attempt_is_tried_at_once() {
+        let mut queue = SchedulingQueue::default();
+        for name in ["bound", "refused"] {
+            queue.add(key(name), 0, false);
+        }
+        assert_eq!(taken(&mut queue), [key("bound"), key("refused")]);
+        for name in ["bound", "refused"] {
+            queue.add(key(name), 0, true);
+        }
+        queue.back_off(key("bound"), 0);
+        queue.refuse(key("refused"), &pod(), FORGOTTEN);
+        assert_eq!(queue.next_due(), None);
+        assert_eq!(taken(&mut queue), [key("bound"), key("refused")]);
+        tokio::time::advance(FORGOTTEN).await;
+        assert!(taken(&mut queue).is_empty());
+        assert_eq!(queue.pending(), Pending::default());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_ends_the_wait_of_the_unschedulable_but_no_backoff() {
+        let mut queue = SchedulingQueue::default();
+        for (name, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 0)] {
+            queue.add(key(name), priority, false);
+        }
+        assert_eq!(taken(&mut queue), [key("b"), key("a"), key("c"), key("d")]);
+        let counts = |queue: &SchedulingQueue| (queue.pending().unschedulable, queue.pending().backoff);
+        for name in ["c", "a"] {
+            queue.refuse(key(name), &pod(), FORGOTTEN);
+        }
+        queue.back_off(key("b"), 5);
+        queue.refuse(key("d"), &pod(), FORGOTTEN);
+        assert_eq!(counts(&queue), (3, 1));
+        queue.remove(&key("d"));
+        queue.stir_followers();
+        assert_eq!(counts(&queue), (2, 1));
+        queue.stir();
+        queue.stir();
+        assert_eq!(counts(&queue), (0, 3));
+        assert!(taken(&mut queue).is_empty());
+        assert_eq!(queue.next_due(), Some(Instant::now() + BACKOFF.0));
+        tokio::time::advance(BACKOFF.0).await;
+        assert_eq!(taken(&mut queue), [key("b"), key("a"), key("c")]);
+        // The second backoff is twice as long.
+        queue.back_off(key("a"), 0);
+        assert_eq!(queue.next_due(), Some(Instant::now() + 2 * BACKOFF.0));
     }
 }

@@ -10,7 +10,7 @@ use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::PodRequests;
-use super::requests::{HostPort, amount};
+use super::requests::{HostPort, Resources, amount};
 use crate::objects::{Map, controller_of, name, uid};
 use crate::pod::Pod;
 
@@ -32,10 +32,10 @@ pub struct Placed {
 pub struct Place {
     /// The node; absent when pods are bound to one that does not exist.
     pub node: Option<Arc<Node>>,
-    /// Allocatable, counted as in [`PodRequests::requests`].
-    pub allocatable: BTreeMap<String, i64>,
+    /// Allocatable.
+    pub allocatable: Resources,
     /// The sum of its pods' requests.
-    pub requested: BTreeMap<String, i64>,
+    pub requested: Resources,
     /// Milli-CPUs for scoring.
     pub scored_cpu: i64,
     /// Bytes for scoring.
@@ -54,7 +54,7 @@ pub struct Place {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Rank {
     pods: i64,
-    requested: BTreeMap<String, i64>,
+    requested: Resources,
 }
 
 /// A nominated pod: others are preempted to make room for it.
@@ -87,7 +87,7 @@ impl SchedulerCache {
         place.allocatable = allocatable
             .into_iter()
             .flatten()
-            .map(|(resource, quantity)| (resource.clone(), amount(resource, Quantity::of(quantity))))
+            .map(|(resource, quantity)| (resource.as_str(), amount(resource, Quantity::of(quantity))))
             .collect();
         place.node = Some(node.clone());
     }
@@ -241,13 +241,13 @@ impl Place {
         self.siblings.retain(|_, count| *count != 0);
         let rank = self.ranks.entry(priority(&placed.pod)).or_default();
         rank.pods = rank.pods.saturating_add(sign);
-        add(&mut rank.requested, &placed.needs.requests, sign);
+        rank.requested.add_all(&placed.needs.requests, sign);
         self.ranks.retain(|_, rank| rank.pods != 0);
     }
 
     /// Updates only the fields that filters read.
     pub(super) fn take(&mut self, placed: &Placed, sign: i64) {
-        add(&mut self.requested, &placed.needs.requests, sign);
+        self.requested.add_all(&placed.needs.requests, sign);
         self.pods = self.pods.saturating_add(sign);
         if sign > 0 {
             self.ports.extend(placed.needs.ports.iter().cloned());
@@ -263,31 +263,16 @@ impl Place {
     /// True if there are pods of lower priority and the requests would fit without them.
     pub(super) fn suffices_without(&self, least: i32, needs: &PodRequests) -> bool {
         let below = || self.ranks.range(..least).map(|(_, rank)| rank);
-        let of = |amounts: &BTreeMap<String, i64>, resource: &str| amounts.get(resource).copied().unwrap_or(0);
         let pods = below().fold(self.pods, |left, rank| left.saturating_sub(rank.pods));
         pods < self.pods
-            && pods < of(&self.allocatable, "pods")
+            && pods < self.allocatable.get("pods")
             && needs.requests.iter().all(|(resource, wanted)| {
-                let used = below().fold(of(&self.requested, resource), |left, rank| {
-                    left.saturating_sub(of(&rank.requested, resource))
+                let used = below().fold(self.requested.get(resource), |left, rank| {
+                    left.saturating_sub(rank.requested.get(resource))
                 });
-                *wanted <= of(&self.allocatable, resource).saturating_sub(used)
+                wanted <= self.allocatable.get(resource).saturating_sub(used)
             })
     }
-}
-
-/// Adds amounts to sums, or subtracts them; sums of zero are removed.
-fn add(sums: &mut BTreeMap<String, i64>, amounts: &BTreeMap<String, i64>, sign: i64) {
-    for (resource, amount) in amounts {
-        let amount = amount.saturating_mul(sign);
-        match sums.get_mut(resource) {
-            Some(sum) => *sum = sum.saturating_add(amount),
-            None => {
-                sums.insert(resource.clone(), amount);
-            }
-        }
-    }
-    sums.retain(|_, sum| *sum != 0);
 }
 
 /// A pod's priority.

@@ -37,13 +37,15 @@ pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Resu
 }
 
 fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> {
-    let marked = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) != Some(true) {
+        return Ok(());
+    }
     let taint = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),
         ..Taint::default()
     };
-    if marked && !tolerations.iter().any(|toleration| tolerates(toleration, &taint)) {
+    if !tolerations.iter().any(|toleration| tolerates(toleration, &taint)) {
         return Err(Misfit::unresolvable("node(s) were unschedulable"));
     }
     Ok(())
@@ -54,17 +56,17 @@ fn resources(needs: &PodRequests, place: &Place) -> Result<(), Misfit> {
         reasons: Vec::new(),
         resolvable: true,
     };
-    let limit = place.allocatable.get("pods").copied().unwrap_or(0);
+    let limit = place.allocatable.get("pods");
     if place.pods.saturating_add(1) > limit {
         misfit.reasons.push("Too many pods".to_owned());
         misfit.resolvable = limit > 0;
     }
-    for (resource, wanted) in &needs.requests {
-        let allocatable = place.allocatable.get(resource).copied().unwrap_or(0);
-        let used = place.requested.get(resource).copied().unwrap_or(0);
-        if *wanted > allocatable.saturating_sub(used) {
+    for (resource, wanted) in needs.requests.iter() {
+        let allocatable = place.allocatable.get(resource);
+        let used = place.requested.get(resource);
+        if wanted > allocatable.saturating_sub(used) {
             misfit.reasons.push(format!("Insufficient {resource}"));
-            misfit.resolvable &= *wanted <= allocatable;
+            misfit.resolvable &= wanted <= allocatable;
         }
     }
     if misfit.reasons.is_empty() { Ok(()) } else { Err(misfit) }

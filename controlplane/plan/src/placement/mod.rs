@@ -23,7 +23,7 @@ pub use self::{
     claims::{Bond, Claim, Claims},
     inter_pod_affinity::follows_pods,
     preemption::Displacement,
-    requests::{HostPort, PodRequests},
+    requests::{HostPort, PodRequests, Resources},
     score::Score,
     unschedulable::{Misfit, Preemption, Unplaceable},
 };

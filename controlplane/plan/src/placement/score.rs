@@ -52,7 +52,7 @@ pub(super) fn of<'a>(
         taint.effect == "PreferNoSchedule" && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
     });
     let share = |resource: &str, used: i64, wanted: i64| {
-        let allocatable = place.allocatable.get(resource).copied().unwrap_or(0).max(1);
+        let allocatable = place.allocatable.get(resource).max(1);
         used.saturating_add(wanted).saturating_mul(1000) / allocatable
     };
     let cpu = share("cpu", place.scored_cpu, needs.scored_cpu);

@@ -70,7 +70,7 @@ fn what_a_node_can_never_give_is_not_counted() {
             },
         }))
         .unwrap();
-        crate::placement::PodRequests::of(&pod).requests["cpu"]
+        crate::placement::PodRequests::of(&pod).requests.get("cpu")
     };
     assert_eq!(counted("Infeasible"), 150);
     assert_eq!(counted("Deferred"), 200_000);
