@@ -1,5 +1,6 @@
 //! Lists: selectors, pages, shapes and encodings.
 
+use std::io::Read as _;
 use std::time::Duration;
 
 use crate::support::{Api, config_map, pod};
@@ -279,6 +280,64 @@ async fn encodings_are_negotiated() {
     assert!(zipped.bytes.len() < 10_000);
     let plain = api.get(CONFIG_MAPS).await;
     assert_eq!(plain.json()["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn long_lists_are_whole_in_every_form() {
+    let api = Api::start().await;
+    let names: Vec<String> = (0..40).map(|number| format!("map-{number:02}")).collect();
+    for name in &names {
+        let mut map = config_map(name);
+        map["metadata"]["annotations"] = json!({ "note": "x".repeat(10_000) });
+        assert_eq!(api.post(CONFIG_MAPS, &map).await.code, 201);
+    }
+    let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    for (accept, query, items) in [
+        ("application/json", "", Some("items")),
+        ("application/json", "?pretty=true", Some("items")),
+        ("application/yaml", "", None),
+        (TABLE, "", Some("rows")),
+        (partial, "", Some("items")),
+    ] {
+        for encoding in ["identity", "gzip"] {
+            let (path, case) = (format!("{CONFIG_MAPS}{query}"), format!("{accept} {query} {encoding}"));
+            let headers = [("accept", accept), ("accept-encoding", encoding)];
+            let answer = api.request(Method::GET, &path, &headers, "").await;
+            let mut text = String::new();
+            if encoding == "gzip" {
+                assert_eq!(answer.headers["content-encoding"], "gzip", "{case}");
+                let mut decoder = flate2::read::GzDecoder::new(&*answer.bytes);
+                decoder.read_to_string(&mut text).unwrap();
+            } else {
+                text = answer.text();
+            }
+            let mut shown: Vec<&str> = text.match_indices("map-").map(|(at, _)| &text[at..at + 6]).collect();
+            shown.dedup();
+            assert_eq!(shown, names, "{case}");
+            if let Some(items) = items {
+                let list: serde_json::Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(list[items].as_array().unwrap().len(), names.len(), "{case}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_over_128_kib_are_compressed() {
+    let api = Api::start().await;
+    let mut map = config_map("a");
+    let mut length = 100_000;
+    map["data"]["a"] = json!("x".repeat(length));
+    assert_eq!(api.post(CONFIG_MAPS, &map).await.code, 201);
+    for (wanted, is_compressed) in [(128 * 1024, false), (128 * 1024 + 1, true)] {
+        length += wanted - api.get(CONFIG_MAPS).await.bytes.len();
+        map["data"]["a"] = json!("x".repeat(length));
+        assert_eq!(api.put(&format!("{CONFIG_MAPS}/a"), &map).await.code, 200);
+        assert_eq!(api.get(CONFIG_MAPS).await.bytes.len(), wanted);
+        let headers = [("accept-encoding", "gzip")];
+        let answer = api.request(Method::GET, CONFIG_MAPS, &headers, "").await;
+        assert_eq!(answer.headers.contains_key("content-encoding"), is_compressed);
+    }
 }
 
 #[tokio::test]

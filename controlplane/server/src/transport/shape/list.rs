@@ -2,7 +2,9 @@
 //! so that no list is in memory twice.
 
 use std::borrow::Cow;
-use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::{io, iter};
 
 use api::Registration;
 use api::go_json;
@@ -10,8 +12,8 @@ use api::protobuf::ListEncoder;
 use api::yaml::emit;
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -20,7 +22,7 @@ use super::{ListMeta, PARTIAL, Table, document, misshapen, partial_of, unencodab
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::server::blocking;
-use crate::transport::compress;
+use crate::transport::compress::{self, Part};
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
 use crate::transport::respond::{Response, with_type};
 
@@ -35,7 +37,9 @@ pub(crate) struct Head {
 }
 
 /// Bytes of one chunk of a long list.
-const CHUNK: usize = 256 * 1024;
+const CHUNK: usize = 128 * 1024;
+/// Number of chunks of one list that are made or wait to be sent: one more than are computed at a time.
+const AT_ONCE: usize = 3;
 /// Answers over this size are compressed for clients that take it.
 pub(super) const COMPRESS_OVER: usize = 128 * 1024;
 /// Bytes of items in protobuf that all lists together may keep while they are measured and sent. A list that finds no room
@@ -69,11 +73,11 @@ pub(crate) async fn list(
         }
         return protobuf(context, kind, &metadata, items, partial).await;
     }
-    let chunks = texts(registration, kind, &metadata, items, partial);
+    let list = texts(registration, kind, &metadata, items, partial);
     if encoding == Encoding::Json {
-        return send(context, encoding, chunks);
+        return send(context, encoding, list);
     }
-    send(context, encoding, chunks.rendered(kind, &metadata, encoding))
+    send(context, encoding, list.rendered(kind, &metadata, encoding))
 }
 
 fn metadata(head: &Head) -> ListMeta {
@@ -93,109 +97,128 @@ async fn table(
     items: Vec<Bytes>,
 ) -> Result<Response, Failure> {
     let table = Table::of(context, version)?;
-    let length = items.iter().map(Bytes::len).sum();
-    let chunks = Chunks {
-        head: Some(table.head(metadata)),
-        pieces: Rows {
-            table,
-            left: items.into_iter(),
-            first: true,
-        },
-        tail: Some([TAIL, b"\n"].concat().into()),
-        length,
+    let list = List {
+        head: table.head(metadata),
+        form: table,
+        items,
+        tail: [TAIL, b"\n"].concat().into(),
     };
     if encoding == Encoding::Json {
-        return send(context, encoding, chunks);
+        return send(context, encoding, list);
     }
+    let length = list.items.iter().map(Bytes::len).sum();
     blocking::apart(length, async {
-        let bytes = chunks.whole().map_err(Failure::internal)?;
+        let bytes = list.whole().map_err(Failure::internal)?;
         document(encoding, StatusCode::OK, (version.api_version(), "Table"), &bytes)
     })
     .await
 }
 
-/// Sends a list, a long one chunk by chunk.
-fn send<P: Pieces + Send + 'static>(
-    context: &Context,
-    encoding: Encoding,
-    mut chunks: Chunks<P>,
-) -> Result<Response, Failure> {
+/// Sends a list. The chunks of a long one are made and compressed by other threads, two at a time, while it is sent.
+fn send<F: Form>(context: &Context, encoding: Encoding, list: List<F>) -> Result<Response, Failure> {
     let content_type = encoding.content_type();
-    let mut begun = Vec::with_capacity(chunks.length.min(CHUNK + 4096));
-    chunks.fill(&mut begun, CHUNK).map_err(Failure::internal)?;
-    let is_whole = chunks.tail.is_none();
-    if begun.len() > COMPRESS_OVER && accepts_gzip(&context.headers) {
-        let all = std::iter::once(Ok(begun.into())).chain(chunks);
-        let compressed = Body::from_stream(futures::stream::iter(compress::stream(all)));
-        return Ok(compress::compressed_response(StatusCode::OK, content_type, compressed));
+    let List {
+        head: mut begun,
+        form,
+        items,
+        tail,
+    } = list;
+    let mut left = items.into_iter();
+    let mut first = true;
+    while begun.len() <= COMPRESS_OVER
+        && let Some(item) = left.next()
+    {
+        form.append(&item, first, &mut begun).map_err(Failure::internal)?;
+        first = false;
     }
+    let is_whole = left.len() == 0;
     if is_whole {
+        begun.extend_from_slice(&tail);
+    }
+    let is_compressed = begun.len() > COMPRESS_OVER && accepts_gzip(&context.headers);
+    if is_whole && !is_compressed {
         return Ok(with_type(StatusCode::OK, content_type, begun));
     }
-    let all = std::iter::once(Ok(begun.into())).chain(chunks);
-    let mut response = Response::new(Body::from_stream(futures::stream::iter(all)));
-    let content_type = HeaderValue::from_static(content_type);
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    Ok(response)
-}
-
-/// Items of a list, between its head and its tail.
-trait Pieces {
-    /// Appends the next piece; `false` when there is none.
-    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool>;
-}
-
-/// A list as chunks that are put together when they are sent.
-struct Chunks<P> {
-    head: Option<Vec<u8>>,
-    pieces: P,
-    tail: Option<Cow<'static, [u8]>>,
-    /// Bytes that it takes, more or less.
-    length: usize,
-}
-
-impl<P: Pieces> Chunks<P> {
-    fn whole(mut self) -> io::Result<Bytes> {
-        let mut whole = Vec::with_capacity(self.length);
-        self.fill(&mut whole, usize::MAX)?;
-        Ok(whole.into())
-    }
-
-    /// Appends pieces until the buffer has this many bytes.
-    fn fill(&mut self, buffer: &mut Vec<u8>, enough: usize) -> io::Result<()> {
-        if let Some(head) = self.head.take() {
-            buffer.extend_from_slice(&head);
-        }
-        while buffer.len() < enough && self.tail.is_some() {
-            if !self.pieces.append(buffer)? {
-                buffer.extend_from_slice(&self.tail.take().unwrap_or_default());
+    let form = Arc::new(form);
+    let later = groups(left).map(move |(group, is_last)| {
+        let (form, tail) = (form.clone(), tail.clone());
+        blocking::compute(move || {
+            let mut chunk = Vec::with_capacity(CHUNK + 4096);
+            for item in group {
+                form.append(&item, false, &mut chunk)?;
             }
+            if is_last {
+                chunk.extend_from_slice(&tail);
+            }
+            finish(chunk, is_compressed)
+        })
+        .boxed()
+    });
+    let first = async move {
+        if is_compressed {
+            blocking::compute(move || Part::compressed(&begun)).await
+        } else {
+            Ok(Part::plain(begun))
         }
-        Ok(())
+    };
+    let chunks = stream::iter(iter::once(first.boxed()).chain(later)).buffered(AT_ONCE);
+    if is_compressed {
+        let compressed = Body::from_stream(compress::joined(chunks));
+        return Ok(compress::compressed_response(StatusCode::OK, content_type, compressed));
+    }
+    let chunks = chunks.map_ok(|chunk| Bytes::from(chunk.bytes));
+    Ok(with_type(StatusCode::OK, content_type, Body::from_stream(chunks)))
+}
+
+fn finish(chunk: Vec<u8>, is_compressed: bool) -> io::Result<Part> {
+    if is_compressed {
+        Part::compressed(&chunk)
+    } else {
+        Ok(Part::plain(chunk))
     }
 }
 
-impl<P: Pieces> Iterator for Chunks<P> {
-    type Item = io::Result<Bytes>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.tail.as_ref()?;
-        let mut chunk = Vec::with_capacity(CHUNK + 4096);
-        let filled = self.fill(&mut chunk, CHUNK);
-        if filled.is_err() {
-            self.tail = None;
+/// Items in groups of some [`CHUNK`] bytes, and whether a group is the last.
+fn groups(mut left: std::vec::IntoIter<Bytes>) -> impl Iterator<Item = (Vec<Bytes>, bool)> {
+    iter::from_fn(move || {
+        let mut length = 0;
+        let mut group = Vec::new();
+        while length < CHUNK
+            && let Some(item) = left.next()
+        {
+            length += item.len();
+            group.push(item);
         }
-        Some(filled.map(|()| chunk.into()))
+        (!group.is_empty()).then(|| (group, left.len() == 0))
+    })
+}
+
+/// Form of a list's items.
+trait Form: Send + Sync + 'static {
+    /// Appends an item.
+    fn append(&self, item: &Bytes, is_first: bool, buffer: &mut Vec<u8>) -> io::Result<()>;
+}
+
+/// A list that is put together while it is sent.
+struct List<F> {
+    head: Vec<u8>,
+    form: F,
+    items: Vec<Bytes>,
+    tail: Cow<'static, [u8]>,
+}
+
+impl<F: Form> List<F> {
+    fn whole(&self) -> io::Result<Bytes> {
+        let mut whole = self.head.clone();
+        for (index, item) in self.items.iter().enumerate() {
+            self.form.append(item, index == 0, &mut whole)?;
+        }
+        whole.extend_from_slice(&self.tail);
+        Ok(whole.into())
     }
 }
 
 /// Objects as JSON.
-struct Texts {
-    left: std::vec::IntoIter<Bytes>,
-    shown: Shown,
-    first: bool,
-}
-
 enum Shown {
     /// Without the item's own `kind` and `apiVersion`, which the list gives: the prefixes with
     /// which every object of the kind begins, also if an older version stored it.
@@ -211,11 +234,11 @@ fn texts(
     metadata: &ListMeta,
     items: Vec<Bytes>,
     partial: Option<MetaVersion>,
-) -> Chunks<Texts> {
+) -> List<Shown> {
     let metadata = text(metadata);
     let head = format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\"items\":[");
     let own = registration.kind;
-    let shown = partial.map_or_else(
+    let form = partial.map_or_else(
         || {
             if registration.is_defined() {
                 return Shown::Whole;
@@ -227,57 +250,38 @@ fn texts(
         },
         Shown::Metadata,
     );
-    let tail = "]}\n".as_bytes();
-    let length = items.iter().map(|item| item.len() + 1).sum::<usize>() + head.len() + tail.len();
-    Chunks {
-        head: Some(head.into_bytes()),
-        pieces: Texts {
-            left: items.into_iter(),
-            shown,
-            first: true,
-        },
-        tail: Some(tail.into()),
-        length,
+    List {
+        head: head.into_bytes(),
+        form,
+        items,
+        tail: "]}\n".as_bytes().into(),
     }
 }
 
-impl Pieces for Texts {
-    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        if self.left.len() == 0 {
-            return Ok(false);
-        }
-        if !std::mem::replace(&mut self.first, false) {
+impl Form for Shown {
+    fn append(&self, item: &Bytes, is_first: bool, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if !is_first {
             buffer.push(b',');
         }
-        Ok(self.item(buffer))
-    }
-}
-
-impl Texts {
-    /// Appends the next item alone, escaped.
-    fn item(&mut self, buffer: &mut Vec<u8>) -> bool {
-        let Some(item) = self.left.next() else {
-            return false;
-        };
-        match &self.shown {
-            Shown::After(type_metas) => match type_metas.iter().find_map(|own| item.strip_prefix(own.as_bytes())) {
+        match self {
+            Self::After(type_metas) => match type_metas.iter().find_map(|own| item.strip_prefix(own.as_bytes())) {
                 Some(rest) => {
                     buffer.push(b'{');
                     go_json::escape(rest, buffer);
                 }
-                None => go_json::escape(&item, buffer),
+                None => go_json::escape(item, buffer),
             },
-            Shown::Whole => go_json::escape(&item, buffer),
-            Shown::Metadata(version) => go_json::escape(&partial_of(&item, *version), buffer),
+            Self::Whole => go_json::escape(item, buffer),
+            Self::Metadata(version) => go_json::escape(&partial_of(item, *version), buffer),
         }
-        true
+        Ok(())
     }
 }
 
-impl Chunks<Texts> {
+impl List<Shown> {
     /// The same list as people read it, one item in memory at a time.
-    fn rendered(self, (api_version, kind): (&str, &str), metadata: &ListMeta, encoding: Encoding) -> Chunks<Rendered> {
-        let is_empty = self.pieces.left.len() == 0;
+    fn rendered(self, (api_version, kind): (&str, &str), metadata: &ListMeta, encoding: Encoding) -> List<Rendered> {
+        let is_empty = self.items.is_empty();
         let (head, tail) = if encoding == Encoding::Yaml {
             let version = emit::document(&json!({ "apiVersion": api_version }));
             let items = if is_empty { "items: []\n" } else { "items:\n" };
@@ -290,14 +294,14 @@ impl Chunks<Texts> {
                 format!("\"kind\": \"{kind}\",\n  \"apiVersion\": \"{api_version}\",\n  \"metadata\": {metadata}");
             (format!("{{\n  {own},\n  \"items\": ["), format!("{end}\n}}"))
         };
-        Chunks {
-            head: Some(head.into_bytes()),
-            tail: Some(tail.into_bytes().into()),
-            length: self.length,
-            pieces: Rendered {
-                texts: self.pieces,
+        List {
+            head: head.into_bytes(),
+            form: Rendered {
+                shown: self.form,
                 is_yaml: encoding == Encoding::Yaml,
             },
+            items: self.items,
+            tail: tail.into_bytes().into(),
         }
     }
 }
@@ -308,110 +312,57 @@ fn text(metadata: &ListMeta) -> String {
 
 /// Objects as YAML, or as JSON over many lines.
 struct Rendered {
-    texts: Texts,
+    shown: Shown,
     is_yaml: bool,
 }
 
-impl Pieces for Rendered {
-    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        let mut item = Vec::new();
-        if !self.texts.item(&mut item) {
-            return Ok(false);
-        }
-        let first = std::mem::replace(&mut self.texts.first, false);
+impl Form for Rendered {
+    fn append(&self, item: &Bytes, is_first: bool, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let mut json = Vec::new();
+        self.shown.append(item, true, &mut json)?;
         if self.is_yaml {
-            let value: Value = serde_json::from_slice(&item)?;
+            let value: Value = serde_json::from_slice(&json)?;
             let mut text = String::new();
             emit::item(&mut text, &value, 0);
             buffer.extend_from_slice(text.as_bytes());
         } else {
-            let before = if first { "\n    " } else { ",\n    " };
+            let before = if is_first { "\n    " } else { ",\n    " };
             buffer.extend_from_slice(before.as_bytes());
-            buffer.extend_from_slice(&go_json::indent(&item, 4));
+            buffer.extend_from_slice(&go_json::indent(&json, 4));
         }
-        Ok(true)
+        Ok(())
     }
 }
 
-/// Objects as rows of a table.
-struct Rows {
-    table: Table,
-    left: std::vec::IntoIter<Bytes>,
-    first: bool,
-}
-
-impl Pieces for Rows {
-    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        let Some(item) = self.left.next() else {
-            return Ok(false);
-        };
-        if !std::mem::replace(&mut self.first, false) {
+impl Form for Table {
+    fn append(&self, item: &Bytes, is_first: bool, buffer: &mut Vec<u8>) -> io::Result<()> {
+        if !is_first {
             buffer.push(b',');
         }
-        self.table.row_of(&item).map_err(io::Error::other)?.append(buffer);
-        Ok(true)
+        self.row_of(item).map_err(io::Error::other)?.append(buffer);
+        Ok(())
     }
 }
 
 /// Objects as protobuf.
-struct Messages {
-    encoder: ListEncoder,
-    kept: std::vec::IntoIter<Kept>,
-    left: std::vec::IntoIter<Bytes>,
+enum Messages {
+    /// Of objects that are encoded a second time.
+    Encoded(ListEncoder),
+    /// Of chunks that were kept, in this room.
+    Kept(SemaphorePermit<'static>),
 }
 
-/// Encoded items, and the room that they take.
-struct Kept {
-    bytes: Vec<u8>,
-    _room: SemaphorePermit<'static>,
-}
-
-impl Kept {
-    fn new() -> Option<Self> {
-        let room = ROOM.try_acquire_many(u32::try_from(CHUNK).unwrap_or(u32::MAX)).ok()?;
-        Some(Self {
-            bytes: Vec::with_capacity(CHUNK),
-            _room: room,
-        })
+impl Form for Messages {
+    fn append(&self, item: &Bytes, _is_first: bool, buffer: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Encoded(encoder) => encoder.item(item, buffer).map_err(io::Error::other)?,
+            Self::Kept(_room) => buffer.extend_from_slice(item),
+        }
+        Ok(())
     }
 }
 
-/// Lists' items as long as there is room for all of them.
-struct Keeper(Option<Vec<Kept>>);
-
-impl Keeper {
-    fn keep(&mut self, item: &[u8]) {
-        let Some(kept) = &mut self.0 else { return };
-        let is_full = kept.last().is_none_or(|last| last.bytes.len() + item.len() > CHUNK);
-        if is_full {
-            match Kept::new() {
-                Some(more) if item.len() <= CHUNK => kept.push(more),
-                _ => {
-                    self.0 = None;
-                    return;
-                }
-            }
-        }
-        if let Some(last) = kept.last_mut() {
-            last.bytes.extend_from_slice(item);
-        }
-    }
-}
-
-impl Pieces for Messages {
-    fn append(&mut self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        if let Some(kept) = self.kept.next() {
-            buffer.extend_from_slice(&kept.bytes);
-            return Ok(true);
-        }
-        let Some(item) = self.left.next() else {
-            return Ok(false);
-        };
-        self.encoder.item(&item, buffer).map_err(io::Error::other)?;
-        Ok(true)
-    }
-}
-
+/// Answers with protobuf, whose head says how long the items are: they are encoded first, and kept if there is room.
 async fn protobuf(
     context: &Context,
     (api_version, kind): (&str, &str),
@@ -424,37 +375,51 @@ async fn protobuf(
         Some(_) => PARTIAL,
     };
     let encoder = ListEncoder::of(api_version, item).map_err(|error| unencodable(&error))?;
-    let (mut length, mut unbroken) = (0, 0);
-    let mut keeper = Keeper(Some(Vec::new()));
-    let mut scratch = Vec::new();
-    for item in &items {
-        scratch.clear();
-        encoder.item(item, &mut scratch).map_err(|error| unencodable(&error))?;
-        length += scratch.len();
-        keeper.keep(&scratch);
-        unbroken += item.len();
-        if unbroken > CHUNK {
-            // Other requests run in between.
-            unbroken = 0;
-            tokio::task::yield_now().await;
+    let mut length = 0;
+    let mut kept = ROOM.try_acquire_many(0).ok().map(|room| (Vec::new(), room));
+    let encode = |(group, _): (Vec<Bytes>, bool)| async move {
+        let length: usize = group.iter().map(Bytes::len).sum();
+        let encode = move || {
+            let mut chunk = Vec::with_capacity(length);
+            let done = group.iter().try_for_each(|item| encoder.item(item, &mut chunk));
+            // Its length is the room that it takes.
+            chunk.shrink_to_fit();
+            done.map(|()| Bytes::from(chunk))
+        };
+        // A short list does not wait for the long ones.
+        if length < CHUNK {
+            return encode();
         }
+        blocking::compute(encode).await
+    };
+    let mut chunks = pin!(stream::iter(groups(items.clone().into_iter()).map(encode)).buffered(AT_ONCE));
+    while let Some(chunk) = chunks.try_next().await.map_err(|error| unencodable(&error))? {
+        length += chunk.len();
+        let room = u32::try_from(chunk.len())
+            .ok()
+            .and_then(|room| ROOM.try_acquire_many(room).ok());
+        kept = kept.zip(room).map(|((mut chunks, mut all), room)| {
+            chunks.push(chunk);
+            all.merge(room);
+            (chunks, all)
+        });
     }
     let head = encoder
         .head(api_version, kind, text(metadata).as_bytes(), length)
         .map_err(|error| unencodable(&error))?;
-    let (kept, left) = match keeper.0 {
-        Some(kept) => (kept, Vec::new()),
-        None => (Vec::new(), items),
+    let (form, items) = match kept {
+        Some((chunks, room)) => (Messages::Kept(room), chunks),
+        None => (Messages::Encoded(encoder), items),
     };
-    let chunks = Chunks {
-        length: head.len() + length + ListEncoder::TAIL.len(),
-        head: Some(head),
-        pieces: Messages {
-            encoder,
-            kept: kept.into_iter(),
-            left: left.into_iter(),
+    let tail = ListEncoder::TAIL.into();
+    send(
+        context,
+        Encoding::Protobuf,
+        List {
+            head,
+            form,
+            items,
+            tail,
         },
-        tail: Some(ListEncoder::TAIL.into()),
-    };
-    send(context, Encoding::Protobuf, chunks)
+    )
 }

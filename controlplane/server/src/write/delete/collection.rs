@@ -15,7 +15,7 @@ use crate::transport::shape;
 use crate::write::delete::{remove, warn_of_orphans};
 
 /// Number of objects that are deleted concurrently, so that they share commits.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 64;
 
 /// Deletes the selected objects and answers with their list.
 pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Result<Response, Failure> {
@@ -36,7 +36,7 @@ pub(crate) async fn delete_collection(context: &mut Context, body: Body) -> Resu
         .try_collect()
         .await?;
     let items: Vec<Bytes> = removed.into_iter().flatten().collect();
-    let head = list::Head {
+    let head = shape::Head {
         revision: context.store().revision(),
         remainder: None,
         remaining: None,
