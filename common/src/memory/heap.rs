@@ -6,12 +6,10 @@ pub(crate) const FREE: usize = 8 << 20;
 /// Maximum free heap of an idle process.
 pub(crate) const FREE_AT_REST: usize = 1 << 20;
 
-/// Trim threshold of a heap (`M_TRIM_THRESHOLD`): growing again costs a page fault for every page.
+/// Trim threshold of a heap (`M_TRIM_THRESHOLD`): growing again costs a page fault for every page, but nothing else trims any
+/// heap but the main one.
 #[cfg(target_env = "gnu")]
-const END: libc::c_int = 64 << 20;
-/// The same with several heaps: nothing else trims any but the main one.
-#[cfg(target_env = "gnu")]
-const ENDS: libc::c_int = 4 << 20;
+const END: libc::c_int = 4 << 20;
 
 /// Number of heaps for all threads (`M_ARENA_MAX`). By default glibc gives each thread its own:
 /// objects are allocated by one thread and freed by another, so that many heaps end up half empty,
@@ -20,13 +18,12 @@ const ENDS: libc::c_int = 4 << 20;
 pub fn share(heaps: u8) {
     #[cfg(target_env = "gnu")]
     {
-        let end = if heaps > 1 { ENDS } else { END };
         #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
         // SAFETY: sets numbers; called before any other thread exists.
         let set = unsafe {
             [
                 libc::mallopt(libc::M_ARENA_MAX, heaps.into()),
-                libc::mallopt(libc::M_TRIM_THRESHOLD, end),
+                libc::mallopt(libc::M_TRIM_THRESHOLD, END),
             ]
         };
         if set.contains(&0) {
