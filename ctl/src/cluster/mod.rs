@@ -60,7 +60,7 @@ impl Place {
         Some(self.state_dir()).filter(|own| unit::serves(own))
     }
 
-    /// How a server at the kubeconfig's address could be made to answer.
+    /// Advice for making a server at the kubeconfig's address answer.
     pub(crate) fn remedy(&self) -> String {
         let kubeconfig = self.kubeconfig();
         if kubeconfig != self.state_dir().join("admin.kubeconfig") {

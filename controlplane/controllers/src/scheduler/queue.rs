@@ -56,9 +56,9 @@ pub(super) struct SchedulingQueue {
     ready: BTreeSet<(Reverse<i32>, u64, Key)>,
     /// Pods that are not active, by the time at which they become so.
     due: BTreeSet<(Instant, Key)>,
-    /// Those of them that an event may activate earlier.
+    /// Inactive pods that an event may activate earlier.
     unschedulable: BTreeSet<Key>,
-    /// Those of them that a pod that is placed may activate.
+    /// Unschedulable pods that a placed pod may activate.
     followers: BTreeSet<Key>,
     attempts: BTreeMap<Key, Attempts>,
     /// Pods with scheduling gates.
