@@ -62,6 +62,8 @@ pub struct Config {
     pub node_name: String,
     /// Directory of the agent's own state.
     pub state_directory: PathBuf,
+    /// Number of directories that are made ahead for pods.
+    pub spares: usize,
     /// The pods' ranges; the Node's `spec.podCIDRs` where they are absent.
     pub pod_cidr: Option<Ranges>,
     /// Addresses of the node, the primary one first: pods list their addresses in the order of its

@@ -107,9 +107,6 @@ pub enum Error {
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Number of precreated directories: two for each pod of a large burst.
-const SPARES: usize = 200;
-
 /// Creates the shared state. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
     close(&config.state_directory)?;
@@ -124,7 +121,8 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         runtime::spread(&path);
     }
     let spare = config.state_directory.join("spare");
-    let spares = runtime::Spares::open(&spare, SPARES, &[]).map_err(|source| Error::State { path: spare, source })?;
+    let spares = runtime::Spares::open(&spare, config.spares, &[]);
+    let spares = spares.map_err(|source| Error::State { path: spare, source })?;
     let (recorder, sender) = events::channel(parts.client.clone(), &config.node_name, Arc::clone(&parts.clock));
     let machine = machine::Machine::probe(&config.state_directory);
     let capacity = machine.capacity(config.max_pods);

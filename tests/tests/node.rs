@@ -84,6 +84,7 @@ impl World {
         let config = Config {
             node_name: "n1".to_owned(),
             state_directory: self.directory.path().to_owned(),
+            spares: 0,
             pod_cidr: (!self.ranges.is_empty()).then(|| self.ranges.parse().unwrap()),
             addresses: self.addresses.iter().map(|address| address.parse().unwrap()).collect(),
             port: 10250,

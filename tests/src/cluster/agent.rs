@@ -20,6 +20,7 @@ pub(super) async fn run(
     let config = Config {
         node_name: name.clone(),
         state_directory: directory,
+        spares: 0,
         pod_cidr: None,
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
         port: 10250,

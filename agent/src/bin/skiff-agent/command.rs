@@ -28,6 +28,9 @@ use crate::upkeep::UpkeepArguments;
 /// A CNI plugin has so long to answer.
 const PLUGIN_LIMIT: Duration = Duration::from_secs(30);
 
+/// Number of directories that are made ahead: two for each pod of a large burst.
+const SPARES: usize = 200;
+
 /// Subcommand of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
@@ -300,6 +303,7 @@ impl Arguments {
             service_proxy: self.proxy.service_proxy(&self.bridge, &addresses),
             node_name: self.node_name.clone(),
             state_directory: std::fs::canonicalize(&self.state_dir).context("find the state directory")?,
+            spares: SPARES,
             pod_cidr: self.pod_cidr,
             addresses,
             port,
