@@ -8,7 +8,7 @@
     reason = "a test fails by panicking; absent JSON is null"
 )]
 
-mod agent;
+pub mod agent;
 mod chaos;
 mod oracle;
 
@@ -170,13 +170,17 @@ impl Cluster {
         let service = self.chaos.around(assume(user, "skiff-agent", self.server.router()));
         let client = kube::Client::new(service, "default");
         let cancel = self.cancel.child_token();
-        self.tasks.spawn(agent::run(
-            client,
-            name.to_owned(),
-            self.clock.clone(),
+        let (parts, directory) = (
+            agent::parts(client, self.clock.clone()),
             self.directory.path().join(name),
-            cancel.clone(),
-        ));
+        );
+        let (name, own_cancel) = (name.to_owned(), cancel.clone());
+        self.tasks.spawn(async move {
+            let error = agent::run(parts, name.clone(), directory, own_cancel).await;
+            if !matches!(error, ::agent::Error::Cancelled) {
+                tracing::error!(node = name, %error, "the agent ended");
+            }
+        });
         cancel
     }
 

@@ -9,17 +9,11 @@ use futures::future::BoxFuture;
 use runtime::Behaviour;
 use tokio_util::sync::CancellationToken;
 
-/// Runs one node until `cancel`.
-pub(super) async fn run(
-    client: kube::Client,
-    name: String,
-    clock: server::Clock,
-    directory: PathBuf,
-    cancel: CancellationToken,
-) {
+/// Runs one node until `cancel`, without the agent's server and what needs the machine's network; returns why it ended.
+pub async fn run(parts: Parts, name: String, state_directory: PathBuf, cancel: CancellationToken) -> agent::Error {
     let config = Config {
-        node_name: name.clone(),
-        state_directory: directory,
+        node_name: name,
+        state_directory,
         spares: 0,
         pod_cidr: None,
         addresses: vec![IpAddr::from([127, 0, 0, 1])],
@@ -36,22 +30,23 @@ pub(super) async fn run(
         instance_id: None,
         labels: BTreeMap::new(),
     };
-    let parts = Parts {
+    let (context, events) = match agent::context(config, parts) {
+        Ok(made) => made,
+        Err(error) => return error,
+    };
+    let Err(error) = Box::pin(agent::run(context, events, cancel, || {})).await;
+    error
+}
+
+/// A machine of the tests.
+pub(super) fn parts(client: kube::Client, clock: server::Clock) -> Parts {
+    Parts {
         client,
         runtime: Arc::new(machine()),
         network: Arc::new(network::Sim::new()),
         images: Arc::new(Stumbling::default()),
         clock,
-    };
-    let (context, events) = match agent::context(config, parts) {
-        Ok(made) => made,
-        Err(error) => {
-            tracing::error!(node = name, %error, "the agent could not start");
-            return;
-        }
-    };
-    let Err(error) = Box::pin(agent::run(context, events, cancel, || {})).await;
-    tracing::debug!(node = name, %error, "the agent ended");
+    }
 }
 
 /// A runtime in which containers called `works` end well after two seconds, and those called `fails` do not after one.

@@ -2,18 +2,18 @@
 //!
 //! `bench [--image ARCHIVE] [--pods N] [--crowd N] [--only PART]…`, as root; every figure is taken in one run, in a network
 //! namespace of its own. Parts are start, pods, node, workloads, lists,
-//! scheduling, watchers, requests and containerd.
+//! scheduling, watchers, requests, containerd and scale.
 
 #[allow(clippy::unwrap_used, reason = "tests have it too, which fail by panicking")]
 #[path = "../../../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
-mod disk;
 mod figures;
 mod lists;
 mod memory;
 mod node;
 mod pods;
 mod requests;
+mod scale;
 mod scheduling;
 mod share;
 mod start;
@@ -65,12 +65,16 @@ impl Options {
 }
 
 fn main() -> anyhow::Result<()> {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() == Some(scale::HOLLOW) {
+        return scale::hollow(words);
+    }
     let options = Options::parse()?;
     let namespace = Namespace::new("bench")?;
     // Before any thread starts, so that every thread of this process is inside.
     namespace.enter()?;
     let mut table = Table::default();
-    disk::probe(&mut table)?;
+    start::probe(&mut table)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if options.wants("start") {
         runtime.block_on(start::measure(&mut table))?;
@@ -90,6 +94,9 @@ fn main() -> anyhow::Result<()> {
     machine.finish()?;
     if let Some(archive) = options.archive.as_ref().filter(|_| options.wants("containerd")) {
         runtime.block_on(share::measure(archive, &mut table))?;
+    }
+    if options.wants("scale") {
+        runtime.block_on(scale::measure(&mut table))?;
     }
     table.print();
     Ok(())

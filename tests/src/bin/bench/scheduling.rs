@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 use tests::http::{Connection, Target};
-use tests::machine::{Machine, TIMEOUT};
+use tests::machine::Machine;
 use tests::process;
 
 use crate::figures::{Table, milliseconds, now, rate};
@@ -19,6 +19,8 @@ const PODS: &str = "/api/v1/namespaces/bound/pods";
 const A_ROUND: usize = 3_000;
 const MANY: usize = 1_000;
 const FEW: usize = 100;
+/// Time within which the items of a list are as wanted.
+const LIMIT: Duration = Duration::from_mins(10);
 
 pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Table) -> anyhow::Result<()> {
     let server = machine.daemon("skiff-controlplane")?;
@@ -59,7 +61,11 @@ pub(crate) async fn measure(machine: &Machine, target: &Target, table: &mut Tabl
 }
 
 /// Lists until the items are as wanted.
-async fn until(connection: &mut Connection, path: &str, is_done: impl Fn(&[Value]) -> bool) -> anyhow::Result<()> {
+pub(crate) async fn until(
+    connection: &mut Connection,
+    path: &str,
+    is_done: impl Fn(&[Value]) -> bool,
+) -> anyhow::Result<()> {
     let mut last = 0;
     let all = async {
         loop {
@@ -72,7 +78,7 @@ async fn until(connection: &mut Connection, path: &str, is_done: impl Fn(&[Value
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    match tokio::time::timeout(TIMEOUT, all).await {
+    match tokio::time::timeout(LIMIT, all).await {
         Ok(done) => done,
         Err(late) => Err(late).with_context(|| format!("{path}: {last} items last")),
     }
