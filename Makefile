@@ -42,7 +42,7 @@ test:
 	RUST_BACKTRACE=0 cargo nextest run --locked --workspace -E 'binary(simulation)'
 
 simulation:
-	SEEDS=$(SEEDS) cargo test --locked --package tests --test simulation over_a_lossy_network
+	SEEDS=$(SEEDS) cargo test --locked --profile simulation --package tests --test simulation over_a_lossy_network
 
 check:
 	.ci/prerequisites --tools

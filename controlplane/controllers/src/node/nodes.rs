@@ -7,7 +7,7 @@ use std::{
 };
 
 use controlplane_plan::node::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
-use controlplane_plan::node::ranges::{self, PodRange, Ranges};
+use controlplane_plan::node::ranges::{self, PodRange, Ranges, Recorded};
 use controlplane_plan::objects::target;
 use controlplane_plan::pod::Pod;
 use controlplane_plan::pod::node_of;
@@ -70,8 +70,8 @@ impl Nodes {
         }
     }
 
-    /// Steps that record nodes' CIDRs and allocate this node's.
-    fn range(&self, node: &Node, nodes: &[Arc<Node>]) -> (Option<Step>, Option<Step>) {
+    /// State of the record of nodes' CIDRs, and the step that allocates this node's.
+    fn range(&self, node: &Node, nodes: &[Arc<Node>], at: Duration) -> (Recorded, Option<Step>) {
         let record = Key::new(ranges::NAMESPACE, ranges::RECORD);
         let record = self.caches.config_maps.get(&record);
         let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,9 +84,8 @@ impl Nodes {
             let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
             ranges.give(node, &nodes, &pods)
         };
-        let record = record.as_ref();
-        let there = record.map(|record| (record.metadata.uid.as_deref().unwrap_or_default(), &record.data));
-        (ranges.record(node, there), range)
+        let there = record.as_ref().map(|record| (&record.metadata, &record.data));
+        (ranges.record(node, there, at), range)
     }
 
     fn keep(&self, key: &Key, seen: Seen) {
@@ -121,11 +120,14 @@ impl Controller for Nodes {
                 message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
             })]);
         }
-        let (record, range) = self.range(&node, &nodes);
+        let (recorded, range) = self.range(&node, &nodes, at);
         // A CIDR is recorded before a pod can have an address in it.
-        plan.stage(record.into_iter().collect());
-        if let Some(step) = range {
+        let waits = recorded == Recorded::Later;
+        if let Recorded::By(step) = recorded {
             plan.stage(vec![step]);
+        }
+        if let Some(step) = range {
+            plan.stage(if waits { Vec::new() } else { vec![step] });
         } else {
             let snapshot = Snapshot {
                 node: &node,
@@ -138,13 +140,17 @@ impl Controller for Nodes {
             plan.stages.extend(health.stages);
             plan.again = health.again;
         }
+        if waits {
+            plan.again(ranges::SENT);
+        }
         self.keep(key, seen);
         plan
     }
 }
 
 /// Wakes nodes on changes of themselves, their leases and their pods; all of them when the first
-/// node becomes ready or the last one not ready.
+/// node becomes ready or the last one not ready; those whose entry of the record of CIDRs
+/// has changed, or that wait for one.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("node_lifecycle_controller");
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
@@ -161,6 +167,26 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
                 for node in &nodes {
                     wake.push(Key::of(&node.metadata));
                 }
+            }
+        }
+    });
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    caches.config_maps.listen(move |change| {
+        if change
+            .sides()
+            .all(|side| side.metadata.name.as_deref() != Some(ranges::RECORD))
+        {
+            return;
+        }
+        let old = change.old.map(|old| &old.data);
+        for (node, entry) in change.new.iter().flat_map(|new| &new.data) {
+            if old.and_then(|old| old.get(node)) != Some(entry) {
+                wake.push(Key::new("", node));
+            }
+        }
+        for node in all.upgrade().iter().flat_map(|caches| caches.nodes.all()) {
+            if node.spec.as_ref().is_none_or(|spec| spec.pod_cidr.is_none()) {
+                wake.push(Key::of(&node.metadata));
             }
         }
     });

@@ -4,11 +4,12 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
 
 use crate::objects::{name, target};
@@ -48,6 +49,32 @@ pub struct Ranges {
     unrecorded: BTreeSet<String>,
     /// True once the record of an earlier control plane has been read.
     recalled: bool,
+    /// The last change of the record.
+    sent: Option<Sent>,
+}
+
+/// A change of the record. Nodes that register meanwhile share the next one.
+#[derive(Debug)]
+struct Sent {
+    /// Version of the record that it changes.
+    version: Option<String>,
+    /// The node whose plan it is part of.
+    node: String,
+    at: Duration,
+}
+
+/// Time for which others wait until a change of the record is seen.
+pub const SENT: Duration = Duration::from_secs(1);
+
+/// State of a node's entry of the record.
+#[derive(Debug, PartialEq)]
+pub enum Recorded {
+    /// It is there.
+    Yes,
+    /// This step writes it.
+    By(Step),
+    /// It has to wait for another change of the record, for at most [`SENT`].
+    Later,
 }
 
 impl Ranges {
@@ -59,6 +86,7 @@ impl Ranges {
             released: Vec::new(),
             unrecorded: BTreeSet::new(),
             recalled: false,
+            sent: None,
         }
     }
 
@@ -73,9 +101,14 @@ impl Ranges {
         }
     }
 
-    /// Updates the record, the `ConfigMap` with its uid and data if it exists, as far as it
+    /// Updates the record, the `ConfigMap` with its metadata and data if it exists, as far as it
     /// differs for this node or for those whose CIDRs changed.
-    pub fn record(&mut self, node: &Node, there: Option<(&str, &BTreeMap<String, String>)>) -> Option<Step> {
+    pub fn record(
+        &mut self,
+        node: &Node,
+        there: Option<(&ObjectMeta, &BTreeMap<String, String>)>,
+        at: Duration,
+    ) -> Recorded {
         let empty = BTreeMap::new();
         let had = there.map_or(&empty, |(_, had)| had);
         let mut changes: BTreeMap<String, Option<String>> = BTreeMap::new();
@@ -95,8 +128,23 @@ impl Ranges {
             differs
         });
         if changes.is_empty() {
-            return None;
+            return Recorded::Yes;
         }
+        let version = there.and_then(|(record, _)| record.resource_version.clone());
+        let is_under_way =
+            |sent: &Sent| sent.version == version && sent.node != name(node) && at < sent.at.saturating_add(SENT);
+        if self.sent.as_ref().is_some_and(is_under_way) {
+            return if changes.contains_key(name(node)) {
+                Recorded::Later
+            } else {
+                Recorded::Yes
+            };
+        }
+        self.sent = Some(Sent {
+            version,
+            node: name(node).to_owned(),
+            at,
+        });
         let mut gone = had.iter().filter(|(node, _)| !given.contains_key(*node)).peekable();
         if gone.peek().is_some() {
             let all: BTreeSet<&str> = given.values().flatten().map(String::as_str).collect();
@@ -105,13 +153,13 @@ impl Ranges {
                 .for_each(|(node, _)| drop(changes.insert(node.clone(), None)));
         }
         let outcome = Outcome::default();
-        Some(match there {
-            Some((uid, _)) => Step::Patch {
+        Recorded::By(match there {
+            Some((record, _)) => Step::Patch {
                 target: Target {
                     resource: CONFIG_MAPS,
                     namespace: NAMESPACE.to_owned(),
                     name: RECORD.to_owned(),
-                    uid: uid.to_owned(),
+                    uid: record.uid.clone().unwrap_or_default(),
                 },
                 subresource: None,
                 kind: PatchKind::Merge,
@@ -129,12 +177,7 @@ impl Ranges {
 
     /// Records a node's CIDRs; true if it has any.
     pub fn has(&mut self, node: &Node) -> bool {
-        let mut own: Vec<String> = Vec::new();
-        for range in used(node) {
-            if !own.iter().any(|known| known == range) {
-                own.push(range.to_owned());
-            }
-        }
+        let own: Vec<String> = used(node).map(str::to_owned).collect();
         let has = !own.is_empty();
         if has && self.given.get(name(node)) != Some(&own) {
             self.unrecorded.insert(name(node).to_owned());
@@ -189,7 +232,7 @@ impl Ranges {
             subresource: None,
             kind: PatchKind::Merge,
             body: Box::new(json!({
-                "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+                "metadata": { "uid": node.metadata.uid },
                 "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
             })),
             outcome: Outcome::default(),
@@ -199,7 +242,7 @@ impl Ranges {
     /// Releases the CIDRs of nodes that are gone with all their pods.
     fn release(&mut self, nodes: &[&Node], pods: &[&Pod]) {
         let present = nodes.iter().map(|node| name(*node));
-        let alive: BTreeSet<&str> = present.chain(pods.iter().filter_map(|pod| node_of(pod))).collect();
+        let alive: HashSet<&str> = present.chain(pods.iter().filter_map(|pod| node_of(pod))).collect();
         let gone = self.given.extract_if(.., |node, _| !alive.contains(node.as_str()));
         for range in gone.flat_map(|(_, ranges)| ranges) {
             self.released.retain(|known| *known != range);
@@ -274,8 +317,10 @@ impl Taken {
 
 /// Pod CIDRs of a node.
 fn used(node: &Node) -> impl Iterator<Item = &str> {
-    let spec = node.spec.iter();
-    let each = spec.flat_map(|spec| spec.pod_cidr.iter().chain(spec.pod_cidrs.iter().flatten()));
+    let spec = node.spec.as_ref();
+    let all = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
+    let first = spec.and_then(|spec| spec.pod_cidr.as_ref()).filter(|_| all.is_empty());
+    let each = all.iter().chain(first);
     each.map(String::as_str).filter(|text| !text.is_empty())
 }
 

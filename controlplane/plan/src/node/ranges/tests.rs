@@ -1,10 +1,13 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, NodeSpec};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 use serde_json::json;
 
-use super::{PodRange, Ranges, parse};
+use super::{PodRange, Ranges, Recorded, SENT, parse};
 use crate::{pod::Pod, step::Step};
 
 fn node(name: &str, ranges: &[&str]) -> Node {
@@ -141,16 +144,54 @@ fn what_is_left_of_nodes_that_are_gone_comes_last() {
     assert_eq!(given(&mut ranges, &d, &[&c, &d]), "[\"10.9.0.0/31\"]");
 }
 
+const ZERO: Duration = Duration::ZERO;
+
+fn version(version: &str) -> ObjectMeta {
+    ObjectMeta {
+        resource_version: Some(version.to_owned()),
+        ..ObjectMeta::default()
+    }
+}
+
+#[test]
+fn nodes_that_register_together_share_a_change_of_the_record() {
+    let mut ranges = pools(&[("10.9.0.0/24", 27)]);
+    let all = ["a", "b", "c"].map(|name| node(name, &[]));
+    let [a, b, c] = &all;
+    let mut kept = BTreeMap::new();
+    let one = version("1");
+    given(&mut ranges, a, &[a, b, c]);
+    assert!(matches!(ranges.record(a, Some((&one, &kept)), ZERO), Recorded::By(_)));
+    given(&mut ranges, b, &[a, b, c]);
+    given(&mut ranges, c, &[a, b, c]);
+    let late = |ranges: &mut Ranges, node, at| ranges.record(node, Some((&one, &BTreeMap::new())), at);
+    assert_eq!(late(&mut ranges, b, ZERO), Recorded::Later);
+    assert_eq!(late(&mut ranges, c, ZERO), Recorded::Later);
+    assert!(matches!(late(&mut ranges, a, ZERO), Recorded::By(_)), "it failed");
+    kept.insert("a".to_owned(), "10.9.0.0/27".to_owned());
+    let two = version("2");
+    let Recorded::By(Step::Patch { body, .. }) = ranges.record(c, Some((&two, &kept)), ZERO) else {
+        panic!("the first change is there");
+    };
+    assert_eq!(body["data"], json!({"b": "10.9.0.32/27", "c": "10.9.0.64/27"}));
+    assert_eq!(ranges.record(b, Some((&two, &kept)), ZERO), Recorded::Later);
+    assert!(
+        matches!(ranges.record(b, Some((&two, &kept)), SENT), Recorded::By(_)),
+        "it never came"
+    );
+    assert_eq!(ranges.record(a, Some((&two, &kept)), SENT), Recorded::Yes);
+}
+
 #[test]
 fn what_nodes_had_outlives_the_control_plane() {
     let (a, b) = (node("a", &["10.9.0.0/27"]), node("b", &["10.9.0.32/27"]));
     let mut before = pools(&[("10.9.0.0/24", 27)]);
     assert!(before.has(&a) && before.has(&b));
-    let Some(Step::Create { body, .. }) = before.record(&a, None) else {
+    let Recorded::By(Step::Create { body, .. }) = before.record(&a, None, ZERO) else {
         panic!("nothing is recorded");
     };
     let mut kept: BTreeMap<String, String> = serde_json::from_value(body["data"].clone()).unwrap();
-    assert_eq!(before.record(&a, Some(("uid", &kept))), None);
+    assert_eq!(before.record(&a, Some((&version("1"), &kept)), ZERO), Recorded::Yes);
 
     // Both are gone when the next control plane sees a new node and b again.
     let mut ranges = pools(&[("10.9.0.0/24", 27)]);
@@ -158,7 +199,7 @@ fn what_nodes_had_outlives_the_control_plane() {
     let (c, b) = (node("c", &[]), node("b", &[]));
     assert_eq!(given(&mut ranges, &c, &[&b, &c]), "[\"10.9.0.64/27\"]");
     assert_eq!(given(&mut ranges, &b, &[&b, &c]), "[\"10.9.0.32/27\"]");
-    let Some(Step::Patch { body, .. }) = ranges.record(&c, Some(("uid", &kept))) else {
+    let Recorded::By(Step::Patch { body, .. }) = ranges.record(&c, Some((&version("1"), &kept)), ZERO) else {
         panic!("nothing is recorded");
     };
     assert_eq!(body["data"], json!({"c": "10.9.0.64/27"}));
@@ -167,7 +208,7 @@ fn what_nodes_had_outlives_the_control_plane() {
     // A CIDR that another node got is removed from the record of the node that had it before.
     let d = node("d", &["10.9.0.0/27"]);
     assert!(ranges.has(&d));
-    let Some(Step::Patch { body, .. }) = ranges.record(&d, Some(("uid", &kept))) else {
+    let Recorded::By(Step::Patch { body, .. }) = ranges.record(&d, Some((&version("2"), &kept)), ZERO) else {
         panic!("nothing is recorded");
     };
     assert_eq!(body["data"], json!({"a": null, "d": "10.9.0.0/27"}));
