@@ -29,7 +29,7 @@ use tracing::{info, warn};
 
 use crate::Error;
 use crate::client::events::Kind;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 use crate::context::Context;
 
 pub(crate) use object::{VERSION, architecture};
@@ -357,9 +357,7 @@ pub(crate) async fn wait_for_range(context: &Context) -> Node {
     use kube::runtime::{WatchStreamExt, watcher};
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let selector = format!("metadata.name={}", context.config.node_name);
-    let changes = watcher(api, watcher::Config::default().fields(&selector))
-        .backoff(Pauses::default())
-        .applied_objects();
+    let changes = watch(api, watcher::Config::default().fields(&selector)).applied_objects();
     let mut changes = std::pin::pin!(changes);
     while let Some(change) = changes.next().await {
         match change {

@@ -31,14 +31,13 @@ use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::node::pressure::Order;
@@ -88,7 +87,7 @@ pub(crate) async fn run(context: Arc<Context>, mut orders: mpsc::Receiver<Order>
     let api: Api<Pod> = Api::all(context.parts.client.clone());
     let selector = format!("spec.nodeName={}", context.config.node_name);
     let configuration = watcher::Config::default().fields(&selector);
-    let mut changes = pin!(watch(api, configuration).backoff(Pauses::default()));
+    let mut changes = pin!(watch(api, configuration));
     let mut dispatcher = Dispatcher {
         context: Arc::clone(&context),
         workers: BTreeMap::new(),

@@ -2,13 +2,20 @@
 //! requests are never answered: only a timeout makes the client retry over another connection,
 //! before the cluster marks the node as lost.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures::{Stream, StreamExt as _};
 use http::{Request, Response, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::utils::Backoff;
-use kube::runtime::watcher::DefaultBackoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -30,17 +37,59 @@ pub async fn send(client: kube::Client, request: Request<Body>) -> Result<Respon
     timeout(LIMIT, answer).await?
 }
 
-/// Pauses of an interrupted watch. Other than those of client-go (`tools/cache/reflector.go`), they do
-/// not grow: a node that renews its Lease again is Ready, and has to hear of its pods.
+/// Watches objects without end; an interrupted watch is resumed after a pause.
+pub(crate) fn watch<K>(
+    api: Api<K>,
+    configuration: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let pauses = Pauses::default();
+    let refused = Arc::clone(&pauses.refused);
+    let changes = watcher::watcher(api, configuration).inspect(move |change| match change {
+        // Each attempt begins with this one.
+        Ok(Event::Init) => {}
+        Err(error) if is_refusal(error) => {
+            if !refused.swap(true, Ordering::Relaxed) {
+                let (kind, error) = (K::kind(&()), image::chain(error));
+                tracing::warn!(%kind, error, "a watch is refused; it will be tried again");
+            }
+        }
+        Ok(_) | Err(_) => refused.store(false, Ordering::Relaxed),
+    });
+    changes.backoff(pauses)
+}
+
+fn is_refusal(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    matches!(
+        error,
+        InitialListFailed(kube::Error::Api(status))
+            | WatchStartFailed(kube::Error::Api(status))
+            | WatchFailed(kube::Error::Api(status))
+            | WatchError(status)
+            if status.is_forbidden()
+    )
+}
+
+/// Pauses of an interrupted watch. Other than those of client-go (`tools/cache/reflector.go`), they
+/// grow only while it is refused: a node that renews its Lease again is Ready, and has to hear of
+/// its pods.
 #[derive(Default)]
-pub(crate) struct Pauses(DefaultBackoff);
+struct Pauses {
+    growing: DefaultBackoff,
+    refused: Arc<AtomicBool>,
+}
 
 impl Iterator for Pauses {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        self.0.reset();
-        self.0.next()
+        if !self.refused.load(Ordering::Relaxed) {
+            self.growing.reset();
+        }
+        self.growing.next()
     }
 }
 
@@ -66,12 +115,14 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::{TcpListener, TcpStream};
     use std::pin::pin;
+    use std::sync::atomic::AtomicUsize;
 
     use bytes::Bytes;
     use futures::future::{self, Either};
     use futures::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;
+    use k8s_openapi::api::core::v1::ConfigMap;
 
     use super::*;
 
@@ -86,6 +137,23 @@ mod tests {
         let pauses: Vec<Duration> = Pauses::default().take(20).collect();
         let are_short = pauses.iter().all(|pause| *pause < Duration::from_secs(2));
         assert!(are_short && pauses.len() == 20, "{pauses:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_watch_is_tried_less_and_less() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let refusing = move |_: Request<Body>| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let answer = Response::builder().status(403).body(Body::empty());
+            future::ready(Ok::<_, Failure>(answer.unwrap()))
+        };
+        let client = kube::Client::new(tower::service_fn(refusing), "default");
+        let changes = watch(Api::<ConfigMap>::all(client), watcher::Config::default());
+        let endless = changes.for_each(|_| future::ready(()));
+        timeout(Duration::from_mins(10), endless).await.unwrap_err();
+        let asked = asked.load(Ordering::Relaxed);
+        assert!((10..40).contains(&asked), "{asked}");
     }
 
     #[tokio::test(start_paused = true)]

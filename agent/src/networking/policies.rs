@@ -20,7 +20,6 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use network::policies::{Policies as Tables, Watch};
 use serde::de::DeserializeOwned;
@@ -29,7 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::Error;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 use crate::context::Context;
 use crate::networking::services::Programmed;
 use crate::pod::orphans::owner;
@@ -106,7 +105,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let changes = watch(api, watcher::Config::default()).backoff(Pauses::default());
+    let changes = watch(api, watcher::Config::default());
     changes.map(move |change| change.map(heard)).boxed()
 }
 

@@ -11,14 +11,13 @@ use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, ResourceExt as _};
 use network::{Nodes, RouteNews};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::Error;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 use crate::context::Context;
 
 /// Namespace whose UID identifies the cluster.
@@ -75,9 +74,7 @@ pub(crate) async fn begin(context: &Context) -> Option<Follower> {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let mut follower = Follower {
         news,
-        changes: watch(api, watcher::Config::default())
-            .backoff(Pauses::default())
-            .boxed(),
+        changes: watch(api, watcher::Config::default()).boxed(),
         listed: BTreeMap::new(),
         peers: None,
         cluster: None,

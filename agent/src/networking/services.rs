@@ -19,14 +19,13 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt as _, watcher as watch};
 use kube::{Api, Client, Resource};
 use network::Cidr;
 use serde::de::DeserializeOwned;
 use tracing::debug;
 
 use crate::Error;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 use crate::context::Context;
 use kernel::Kernel;
 pub(crate) use kernel::Programmed;
@@ -63,7 +62,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
     let api: Api<K> = Api::all(client.clone());
-    let changes = watch(api, watcher::Config::default().page_size(PAGE)).backoff(Pauses::default());
+    let changes = watch(api, watcher::Config::default().page_size(PAGE));
     changes.map(move |change| change.map(heard)).boxed()
 }
 

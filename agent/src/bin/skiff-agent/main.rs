@@ -28,7 +28,8 @@ use renewal::Credentials;
 const LONGEST_SOCKET: usize = 107;
 
 /// Default log levels, without `RUST_LOG`. The name server's library logs every query.
-const LOG_FILTER: &str = "info,kube_client=error,hickory_server=warn,hickory_net=error,hickory_resolver=error";
+const LOG_FILTER: &str =
+    "info,kube_client=error,kube_runtime=error,hickory_server=warn,hickory_net=error,hickory_resolver=error";
 
 fn main() -> anyhow::Result<ExitCode> {
     // Read first: once the file is replaced, the kernel reports its path as deleted.

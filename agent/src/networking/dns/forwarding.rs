@@ -6,13 +6,12 @@ use agent_plan::network::dns::Forwarding;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
+use kube::runtime::watcher::{Config, Event};
 use tracing::{debug, warn};
 
 use super::{Context, Forwarder, upstreams};
 use crate::client::events::Kind;
-use crate::client::requests::Pauses;
+use crate::client::requests::watch;
 
 /// `ConfigMap` with the servers.
 const PLACE: (&str, &str) = ("kube-system", "kube-dns");
@@ -21,7 +20,7 @@ const PLACE: (&str, &str) = ("kube-system", "kube-dns");
 pub(super) async fn follow(context: &Context, forwarder: &Forwarder) {
     let api: Api<ConfigMap> = Api::namespaced(context.parts.client.clone(), PLACE.0);
     let only = Config::default().fields(&format!("metadata.name={}", PLACE.1));
-    let mut changes = std::pin::pin!(watcher(api, only).backoff(Pauses::default()));
+    let mut changes = std::pin::pin!(watch(api, only));
     let mut listed = None;
     while let Some(change) = changes.next().await {
         match change {
