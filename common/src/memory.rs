@@ -24,8 +24,9 @@ const IDLE: Duration = Duration::from_millis(10);
 
 /// Returns unused memory to the kernel while it is polled: free heap whenever there is much of it,
 /// and code pages when the process is idle. The renewal of a lease maps most of those pages again
-/// (the kernel maps sixteen pages around each fault), with some hundred minor faults.
-pub async fn give_back() -> Infallible {
+/// (the kernel maps sixteen pages around each fault), with some hundred minor faults. `glibc` is
+/// true if the program's allocator is glibc's; others return memory themselves.
+pub async fn give_back(glibc: bool) -> Infallible {
     // Processor time of this function itself does not count.
     let mut own = Duration::ZERO;
     let mut rounds = VecDeque::with_capacity(SAMPLES + 1);
@@ -40,13 +41,12 @@ pub async fn give_back() -> Infallible {
         }
         count = count.wrapping_add(1);
         // It takes milliseconds, during which allocations of other threads wait.
+        if glibc && (rests || count.is_multiple_of(SAMPLES)) {
+            let free = if rests { heap::FREE_AT_REST } else { heap::FREE };
+            tokio::task::spawn_blocking(move || heap::trim(free)).await.ok();
+        }
         if rests {
-            tokio::task::spawn_blocking(|| heap::trim(heap::FREE_AT_REST))
-                .await
-                .ok();
             tokio::task::spawn_blocking(code::release).await.ok();
-        } else if count.is_multiple_of(SAMPLES) {
-            tokio::task::spawn_blocking(|| heap::trim(heap::FREE)).await.ok();
         }
         own += processor_time().saturating_sub(now);
     }

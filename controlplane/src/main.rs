@@ -165,7 +165,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         let mut control_plane = std::pin::pin!(controlplane::run(config, cancel.clone()));
         let outcome = tokio::select! {
             outcome = control_plane.as_mut() => outcome,
-            never = common::memory::give_back() => match never {},
+            never = common::memory::give_back(false) => match never {},
             never = common::notify::watchdog() => match never {},
             _ = terminate.recv() => stop(&cancel, control_plane.as_mut()).await,
             _ = interrupt.recv() => stop(&cancel, control_plane.as_mut()).await,

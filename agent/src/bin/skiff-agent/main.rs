@@ -134,7 +134,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async move { Err(addresses::lost(choice, addresses).await.into()) });
-    tasks.spawn(async { match common::memory::give_back().await {} });
+    tasks.spawn(async { match common::memory::give_back(true).await {} });
     tasks.spawn(async { match common::notify::watchdog().await {} });
     tasks.spawn(async move {
         signalled().await.context("wait for signals")?;
