@@ -66,17 +66,19 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>) {
         let counted = count(&context, &key).await;
         queue.done(&key);
         let tried = attempts.remove(&key).unwrap_or(0);
-        match counted {
-            Ok(Counted::Gone) => {}
-            Ok(Counted::First) => queue.push_after(key, SECOND_LOOK),
-            Ok(Counted::Again) => queue.push_after(key, RESYNC),
-            Err(error) => {
-                debug!(quota = %key, %error, "not counted");
-                let delay = RETRY.0.saturating_mul(1 << tried.min(16)).min(RETRY.1);
-                attempts.insert(key.clone(), tried.saturating_add(1));
-                queue.push_after(key, delay);
-            }
+        if let Err(error) = &counted {
+            debug!(quota = %key, %error, "not counted");
         }
+        let delay = match counted {
+            Ok(Counted::Gone) => continue,
+            Ok(Counted::First) => SECOND_LOOK,
+            Ok(Counted::Again) => RESYNC,
+            Ok(Counted::Partly) | Err(_) => {
+                attempts.insert(key.clone(), tried.saturating_add(1));
+                RETRY.0.saturating_mul(1 << tried.min(16)).min(RETRY.1)
+            }
+        };
+        queue.push_after(key, delay);
     }
 }
 
@@ -84,6 +86,8 @@ enum Counted {
     Gone,
     First,
     Again,
+    /// Without objects of aggregated API servers that do not answer.
+    Partly,
 }
 
 /// Counts the usage of a quota. Objects are charged and released meanwhile, and each change updates
@@ -121,13 +125,13 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
             *sum = Quantity::units(found);
         }
     }
-    count_elsewhere(context, &quota, key, &mut counted).await;
+    let whole = count_elsewhere(context, &quota, key, &mut counted).await;
     let mut tries = 0;
     loop {
         tries += 1;
         match settle(context, key, &quota, &counted).await {
             Err(error) if error.code() == 409 && tries < TRIES => {}
-            Ok(true) if !first => return Ok(Counted::Again),
+            Ok(true) if !first => return Ok(if whole { Counted::Again } else { Counted::Partly }),
             Ok(_) => return Ok(Counted::First),
             Err(error) if error.code() == 404 => return Ok(Counted::Gone),
             Err(error) => return Err(error),
@@ -136,8 +140,8 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
 }
 
 /// Counts objects of aggregated API servers, which have revisions of their own. As with upstream, nobody refuses them,
-/// and the last count holds while their server does not answer.
-async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, counted: &mut Resources) {
+/// and the last count holds while their server does not answer: the result is false then.
+async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, counted: &mut Resources) -> bool {
     let services = context.caches.api_services.all();
     let is_elsewhere = |name: &str| {
         let group = name.strip_prefix("count/").and_then(|own| Some(own.split_once('.')?.1));
@@ -145,17 +149,18 @@ async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, co
         group.is_some() && specs.any(|spec| spec.service.is_some() && spec.group.as_deref() == group)
     };
     if has_scopes(quota) || !counted.keys().any(|name| is_elsewhere(name)) {
-        return;
+        return true;
     }
     for (name, sum) in counted.iter_mut().filter(|(name, _)| is_elsewhere(name)) {
         if sum.is_zero() {
             *sum = kept(quota, name).unwrap_or(*sum);
         }
     }
-    let kinds = elsewhere::kinds(context)
-        .await
-        .map(|(kinds, _)| kinds)
-        .unwrap_or_default();
+    let Ok((kinds, unknown)) = elsewhere::kinds(context).await else {
+        return false;
+    };
+    let mut away = unknown.iter().filter_map(|version| Some(version.split_once('/')?.0));
+    let mut whole = !away.any(|group| counted.keys().any(|name| name.ends_with(&format!(".{group}"))));
     for kind in kinds
         .iter()
         .filter(|kind| kind.namespaced && kind.supports(&["create", "list", "watch", "delete"]))
@@ -167,9 +172,13 @@ async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, co
         let path = kind.collection(&key.namespace);
         match pages(context, &path, "", |_object| found += 1).await {
             Ok(()) => *sum = Quantity::units(found),
-            Err(error) => debug!(quota = %key, resource = kind.plural, %error, "not counted"),
+            Err(error) => {
+                debug!(quota = %key, resource = kind.plural, %error, "not counted");
+                whole = false;
+            }
         }
     }
+    whole
 }
 
 fn limits(quota: &ResourceQuota) -> BTreeMap<String, Text> {
