@@ -434,6 +434,9 @@ def main():
         left = dict(theirs or {})
         for rust_name, number, shape, kind, marks in messages[message]:
             json, required = left.pop(flat(rust_name), (None, False))
+            # The default of `name` is an empty one: k8s-openapi has it always, Go leaves it out.
+            empty = message == "api.core.v1.LocalObjectReference"
+            required = required and not empty
             if json is None:
                 json = camel(rust_name, known)
                 inner = inlined_names(messages, kind, theirs)
@@ -456,6 +459,8 @@ def main():
             extra = marks_text(marks, shape)
             if marks.get("default") and json in keys.get(message, ()):
                 extra += ",d=" + marks["default"]
+            elif empty:
+                extra += ",d="
             if always_written(short(message), json, shape, code, required):
                 extra += ",v"
             fields.append(f"{json}={number}{shape}{code}{zero}{extra}")

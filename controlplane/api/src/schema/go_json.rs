@@ -274,7 +274,13 @@ impl<'a> Writer<'a> {
                 self.out.truncate(self.out.len() - 2);
                 self.out.extend_from_slice(b"null");
             }
-            self.end_of_member(place, start);
+            // k8s-openapi's LocalObjectReference has an empty `name` where Go's has none.
+            let is_empty = matches!(self.json.get(value..self.at), Some(b"\"\""));
+            if is_empty && field.is_some_and(|field| field.omit_zero && field.key_default == Some("")) {
+                self.out.truncate(start);
+            } else {
+                self.end_of_member(place, start);
+            }
             is_there = self.json.get(self.at) == Some(&b',');
             self.at += 1;
         }

@@ -35,6 +35,25 @@ fn lists_that_are_not_set_are_null() {
 }
 
 #[test]
+fn a_reference_without_a_name_is_empty() {
+    check(
+        "core.v1.PodSpec",
+        r#"{"containers":[],"imagePullSecrets":[{"name":""},{"name":"a"}]}"#,
+        r#"{"containers":null,"imagePullSecrets":[{},{"name":"a"}]}"#,
+    );
+    check(
+        "core.v1.SecretKeySelector",
+        r#"{"key":"k","name":"","optional":true}"#,
+        r#"{"key":"k","optional":true}"#,
+    );
+    check(
+        "core.v1.ConfigMap",
+        r#"{"metadata":{"name":"a","resourceVersion":""}}"#,
+        r#"{"metadata":{"name":"a","resourceVersion":""}}"#,
+    );
+}
+
+#[test]
 fn times_that_are_not_set_are_null() {
     check(
         "core.v1.Pod",
