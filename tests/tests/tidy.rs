@@ -46,7 +46,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("agent-trees", &[]),
     (
         "agent-image",
-        &["agent-containerd", "agent-plan", "common-tls", "controlplane-api"],
+        &[
+            "agent-containerd",
+            "agent-plan",
+            "common-proxy",
+            "common-tls",
+            "controlplane-api",
+        ],
     ),
     ("agent-network", &["agent-failpoint", "agent-plan", "controlplane-api"]),
     (

@@ -141,27 +141,29 @@ fn of_environment(proxy: &str, exceptions: &str, server: &Uri) -> Option<Interce
         return None;
     }
     let port = server.port_u16().unwrap_or(443).to_string();
-    let entries = exceptions
-        .split(',')
-        .filter_map(|entry| without_port(entry.trim(), &port));
-    let exceptions: Vec<&str> = entries.collect();
-    // The matcher takes this for names alone.
-    if exceptions.contains(&"*") {
-        return None;
-    }
-    let matcher = Matcher::builder().https(proxy).no(exceptions.join(",")).build();
+    let exceptions = self::exceptions(exceptions, Some(port.as_str()))?;
+    let matcher = Matcher::builder().https(proxy).no(exceptions).build();
     matcher.intercept(server)
 }
 
-/// An entry of `NO_PROXY` in the form that the matcher knows; `None` if it is for another port.
-fn without_port<'a>(entry: &'a str, port: &str) -> Option<&'a str> {
+/// Entries of `NO_PROXY` in the form that hyper-util's matcher and reqwest know; `None` if everything
+/// is excepted. Those for other ports are left out, unless `port` is not known.
+pub fn exceptions(text: &str, port: Option<&str>) -> Option<String> {
+    let entries = text.split(',').filter_map(|entry| without_port(entry.trim(), port));
+    let entries: Vec<&str> = entries.collect();
+    // The matcher takes this for names alone.
+    (!entries.contains(&"*")).then(|| entries.join(","))
+}
+
+fn without_port<'a>(entry: &'a str, port: Option<&str>) -> Option<&'a str> {
     let entry = entry.strip_prefix("*.").unwrap_or(entry);
-    match entry.rsplit_once(':') {
-        Some((host, for_port)) if !host.contains(':') || host.ends_with(']') => {
-            (for_port == port).then_some(host.trim_matches(['[', ']']))
+    let host = match entry.rsplit_once(':') {
+        Some((host, own)) if !host.contains(':') || host.ends_with(']') => {
+            Some(host).filter(|_| port.is_none_or(|port| port == own))?
         }
-        Some(_) | None => Some(entry.trim_matches(['[', ']'])),
-    }
+        Some(_) | None => entry,
+    };
+    Some(host.trim_matches(['[', ']']))
 }
 
 #[cfg(test)]
@@ -202,6 +204,25 @@ mod tests {
             let found = found.map(|found| found.uri().to_string());
             let expected = asked.then(|| "http://proxy.example:3128/".to_owned());
             assert_eq!(found, expected, "{proxy:?} {exceptions:?} {server}");
+        }
+    }
+
+    #[test]
+    fn exceptions_are_read_as_by_gos_clients() {
+        for (text, expected) in [
+            ("", Some("")),
+            (
+                "localhost, 10.0.0.0/8,.corp.example",
+                Some("localhost,10.0.0.0/8,.corp.example"),
+            ),
+            (
+                "*.corp.example,registry.example:5000",
+                Some("corp.example,registry.example"),
+            ),
+            ("fd30::/16,fd31::1,[fd32::1]:5000", Some("fd30::/16,fd31::1,fd32::1")),
+            ("10.0.0.1,*", None),
+        ] {
+            assert_eq!(exceptions(text, None).as_deref(), expected, "{text}");
         }
     }
 

@@ -1,6 +1,4 @@
-//! Proxies towards registries, chosen as by Go's clients (`golang.org/x/net/http/httpproxy`). Other
-//! than for reqwest, an entry of `NO_PROXY` may begin with `*.` or end with a port, and `*` is for
-//! addresses, too. The port is passed over: the entry is for all of the host.
+//! Proxies towards registries, chosen as by Go's clients (`golang.org/x/net/http/httpproxy`).
 
 use reqwest::{ClientBuilder, NoProxy, Proxy};
 
@@ -16,7 +14,8 @@ pub(super) fn through(
         values.into_iter().flatten().find(|value| !value.is_empty())
     };
     let mut builder = builder.no_proxy();
-    let Some(exceptions) = exceptions(&read("NO_PROXY").unwrap_or_default()) else {
+    // Which ports redirects lead to is not known: an entry is for all of its host.
+    let Some(exceptions) = common_proxy::exceptions(&read("NO_PROXY").unwrap_or_default(), None) else {
         return Ok(builder);
     };
     let kinds: [(&str, Make); 3] = [
@@ -32,43 +31,9 @@ pub(super) fn through(
     Ok(builder)
 }
 
-/// Entries of `NO_PROXY` in reqwest's form; `None` if everything is excepted.
-fn exceptions(text: &str) -> Option<String> {
-    let entries: Vec<&str> = text.split(',').map(|entry| bare(entry.trim())).collect();
-    (!entries.contains(&"*")).then(|| entries.join(","))
-}
-
-fn bare(entry: &str) -> &str {
-    let entry = entry.strip_prefix("*.").unwrap_or(entry);
-    let host = match entry.rsplit_once(':') {
-        Some((host, _port)) if !host.contains(':') || host.ends_with(']') => host,
-        Some(_) | None => entry,
-    };
-    host.trim_matches(['[', ']'])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn exceptions_are_read_as_by_gos_clients() {
-        for (text, expected) in [
-            ("", Some("")),
-            (
-                "localhost, 10.0.0.0/8,.corp.example",
-                Some("localhost,10.0.0.0/8,.corp.example"),
-            ),
-            (
-                "*.corp.example,registry.example:5000",
-                Some("corp.example,registry.example"),
-            ),
-            ("fd30::/16,fd31::1,[fd32::1]:5000", Some("fd30::/16,fd31::1,fd32::1")),
-            ("10.0.0.1,*", None),
-        ] {
-            assert_eq!(exceptions(text).as_deref(), expected, "{text}");
-        }
-    }
 
     #[test]
     fn a_proxy_needs_no_scheme() {
