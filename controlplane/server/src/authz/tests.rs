@@ -193,6 +193,7 @@ fn the_defaults_are_read_and_bound() {
         assert!(roles.contains(&role), "{} binds a role that is not there", binding.name);
     }
     assert_eq!((named("roles").len(), named("rolebindings").len()), (10, 10));
+    assert!(!roles.contains(&"system:aggregated-metrics-reader"), "metrics-server's");
     let edit = all.iter().find(|wanted| wanted.name == "edit").unwrap();
     let labels = edit.object.pointer("/metadata/labels").unwrap();
     let expected = json!({"kubernetes.io/bootstrapping": "rbac-defaults",
