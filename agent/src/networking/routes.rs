@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::Error;
+use crate::client::events::Kind;
 use crate::client::requests::watch;
 use crate::context::Context;
 
@@ -28,11 +29,13 @@ const FIRST: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(50);
 /// Time between two attempts after a failure.
 const RETRY: Duration = Duration::from_secs(1);
+/// Nodes without routes that are named; more are counted.
+const NAMED: usize = 3;
 /// Interval between checks of entries whose removal the kernel does not report.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// State of this node's routes, for the Node's conditions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Routed {
     /// Routes are managed by another program.
     #[default]
@@ -41,8 +44,26 @@ pub(crate) enum Routed {
     Pending,
     /// Complete.
     Done,
+    /// Complete but for some nodes, which it names with the reasons.
+    Partly(String),
     /// The kernel rejected some.
     Failed,
+}
+
+impl Routed {
+    /// State after an update that left these nodes out, each for a reason.
+    pub(crate) fn of(unreached: &BTreeMap<String, String>) -> Self {
+        if unreached.is_empty() {
+            return Self::Done;
+        }
+        let named = unreached
+            .iter()
+            .take(NAMED)
+            .map(|(node, why)| format!("{node} ({why})"));
+        let more = unreached.len().checked_sub(NAMED).filter(|more| *more > 0);
+        let all: Vec<String> = named.chain(more.map(|more| format!("{more} more"))).collect();
+        Self::Partly(format!("pods are not reached from this node on: {}", all.join(", ")))
+    }
 }
 
 /// Follower of the Nodes.
@@ -54,8 +75,6 @@ pub(crate) struct Follower {
     /// `None` until the Nodes are listed.
     peers: Option<BTreeMap<String, Peer>>,
     cluster: Option<u32>,
-    /// Nodes whose pods are not reachable, so that each is logged once.
-    unreached: BTreeMap<String, String>,
     /// Time of the next update of the kernel.
     due: Instant,
 }
@@ -78,7 +97,6 @@ pub(crate) async fn begin(context: &Context) -> Option<Follower> {
         listed: BTreeMap::new(),
         peers: None,
         cluster: None,
-        unreached: BTreeMap::new(),
         due: Instant::now() + LOOK,
     };
     let first = async {
@@ -187,15 +205,7 @@ impl Follower {
             id,
         };
         let state = match context.parts.network.route(nodes).await {
-            Ok(unreached) => {
-                for (node, why) in &unreached {
-                    if self.unreached.get(node) != Some(why) {
-                        warn!(node, why, "pods of a node are not reached from this one");
-                    }
-                }
-                self.unreached = unreached;
-                Routed::Done
-            }
+            Ok(unreached) => Routed::of(&unreached),
             Err(error) => {
                 warn!(
                     error = image::chain(&error),
@@ -205,8 +215,15 @@ impl Follower {
                 Routed::Failed
             }
         };
-        if context.routed.send_replace(state) != state && state == Routed::Done {
+        if context.routed.send_replace(state.clone()) == state {
+            return;
+        }
+        if state == Routed::Done {
             info!(nodes = peers.len(), "pods of other nodes are reached");
+        } else if let Routed::Partly(why) = state {
+            warn!(why, "pods of some nodes are not reached");
+            // The reason of upstream's route controller.
+            context.node_event(Kind::Warning, "FailedToCreateRoute", why);
         }
     }
 }

@@ -256,20 +256,29 @@ fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
 fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
     let mut known = old.conditions.iter().flatten();
     let before = known.find(|known| known.type_ == NETWORK_UNAVAILABLE);
-    let holds = match routed {
+    let failed = match routed {
         Routed::Elsewhere => return None,
         Routed::Pending => before.is_none_or(|known| known.status != "False"),
         Routed::Done => false,
+        // Keeps no pods away: one node that is not reached would otherwise stop all others.
+        Routed::Partly(why) => {
+            return Some(Verdict {
+                name: NETWORK_UNAVAILABLE,
+                holds: false,
+                reason: "NodesUnreached",
+                message: why,
+            });
+        }
         Routed::Failed => true,
     };
-    let (reason, message) = if holds {
+    let (reason, message) = if failed {
         ("NoRouteCreated", "RouteController failed to create a route")
     } else {
         ("RouteCreated", "RouteController created a route")
     };
     Some(Verdict {
         name: NETWORK_UNAVAILABLE,
-        holds,
+        holds: failed,
         reason,
         message: message.to_owned(),
     })
@@ -324,7 +333,7 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
     ];
     firewall(context.blocked.borrow().clone(), old)
         .into_iter()
-        .chain(routes(*context.routed.borrow(), old))
+        .chain(routes(context.routed.borrow().clone(), old))
         .chain(verdicts)
         .map(|verdict| {
             let status = if verdict.holds { "True" } else { "False" };
@@ -418,7 +427,7 @@ mod tests {
     use k8s_openapi::api::core::v1::{Node, NodeStatus};
     use serde_json::json;
 
-    use super::{extended, is_of_other, withdrawn};
+    use super::{BTreeMap, Routed, extended, is_of_other, routes, withdrawn};
 
     #[test]
     fn a_node_is_anothers_while_that_is_ready() {
@@ -435,6 +444,22 @@ mod tests {
             .unwrap();
             assert_eq!(is_of_other("own", &node), expected, "{instance:?} {ready}");
         }
+    }
+
+    #[test]
+    fn nodes_without_routes_are_named_and_keep_no_pods_away() {
+        let why = "10.42.1.0/24: this node has no way to its address".to_owned();
+        let unreached = ["b", "c", "d", "e", "f"].map(|node| (node.to_owned(), why.clone()));
+        let told = routes(Routed::of(&BTreeMap::from(unreached)), &NodeStatus::default()).unwrap();
+        assert!(!told.holds && told.reason == "NodesUnreached", "{}", told.reason);
+        assert!(
+            told.message
+                .contains(&format!("on: b ({why}), c ({why}), d ({why}), 2 more")),
+            "{}",
+            told.message
+        );
+        let done = routes(Routed::of(&BTreeMap::new()), &NodeStatus::default()).unwrap();
+        assert_eq!((done.holds, done.reason), (false, "RouteCreated"));
     }
 
     #[test]

@@ -28,6 +28,8 @@ const PRESSURES: [(&str, &str); 4] = [
 ];
 /// Condition that a firewall of the node drops pods' traffic.
 const BLOCKED: &str = "PodTrafficBlocked";
+/// Reason of the condition `NetworkUnavailable` where routes to some nodes are missing.
+const UNREACHED: &str = "NodesUnreached";
 
 /// Returns whether there is a problem.
 pub(super) async fn run(api: &Api, node: &Value) -> anyhow::Result<bool> {
@@ -57,12 +59,20 @@ fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
 pub(super) fn blocks(node: &Value) -> Vec<Finding> {
     let name = text_at(node, "/metadata/name");
     let silent = readiness(node).map(|finding| finding.fact(format!("It is the node {name}.")));
-    silent.into_iter().chain(firewall(node)).collect()
+    silent
+        .into_iter()
+        .chain(firewall(node))
+        .chain(unreached(node))
+        .collect()
 }
 
 fn explain(node: &Value) -> Vec<Finding> {
     let holds = |kind: &str| condition(node, kind).filter(|found| text_at(found, "/status") == "True");
-    let mut found: Vec<Finding> = readiness(node).into_iter().chain(firewall(node)).collect();
+    let mut found: Vec<Finding> = readiness(node)
+        .into_iter()
+        .chain(firewall(node))
+        .chain(unreached(node))
+        .collect();
     for (kind, advice) in PRESSURES {
         if let Some(condition) = holds(kind) {
             let finding = Finding::trouble(format!("The node's condition {kind} is True."));
@@ -107,6 +117,14 @@ pub(super) fn firewall(node: &Value) -> Option<Finding> {
     )
 }
 
+/// Reports that the node has no routes to pods of some others.
+fn unreached(node: &Value) -> Option<Finding> {
+    let routes = condition(node, "NetworkUnavailable").filter(|found| text_at(found, "/reason") == UNREACHED)?;
+    let finding = Finding::trouble("The node does not reach the pods of some other nodes.");
+    let finding = finding.fact(text_at(routes, "/message"));
+    Some(finding.advise("see that the machines reach the addresses that `kubectl get nodes -o wide` shows, and that no pod range overlaps their networks"))
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -137,5 +155,9 @@ mod tests {
             assert!(found.len() == 1 && found[0].trouble && text.contains(words), "{text}");
             assert!(wrong.is_empty() || text.contains("because"), "{text}");
         }
+        let mut routes = condition("NetworkUnavailable", "False");
+        routes["reason"] = json!("NodesUnreached");
+        let found = explain(&node(&[condition("Ready", "True"), routes]));
+        assert!(found.len() == 1 && found[0].text(&[]).contains("because"), "{found:?}");
     }
 }
