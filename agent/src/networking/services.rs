@@ -78,6 +78,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
         all.push(changes(client, Heard::Range));
     }
     let mut node = context.node.subscribe();
+    let mut routed = context.routed.subscribe();
     let mut known = Known::default();
     loop {
         let mut next = match &mut kernel {
@@ -86,6 +87,11 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 () = kernel.disturbed() => None,
                 // Its zone decides which endpoints are near.
                 Ok(()) = node.changed() => None,
+                // The machine's routes may be others: the default route led to Services, too.
+                Ok(()) = routed.changed() => {
+                    kernel.reach().await;
+                    None
+                }
             },
             None => Some(all.next().await),
         };

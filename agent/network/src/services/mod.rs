@@ -41,6 +41,15 @@ impl Config {
     fn tag(&self) -> u32 {
         tag(&self.table)
     }
+
+    /// Adds the node's own route to Services of its pods' families, where no other leads there, such
+    /// as its default route.
+    pub fn reach(&self) -> Result<(), Error> {
+        let Some(pods) = &self.pods else { return Ok(()) };
+        let ranges = self.services.iter();
+        let mut ranges = ranges.filter(|range| pods.ranges.of_family(range.is_ipv6()).is_some());
+        ranges.try_for_each(|range| route::reach(*range, &pods.interface))
+    }
 }
 
 /// Tag of a table's connections, in the bits [`TAG`] of their marks.
@@ -116,15 +125,7 @@ impl Services {
         let all = elements.map(|(element, value)| Change::Add(element, value));
         self.write(&mut batch, all);
         self.commit(batch)?;
-        self.reach()
-    }
-
-    /// The node itself needs a route to Services of its pods' families.
-    fn reach(&self) -> Result<(), Error> {
-        let Some(pods) = &self.config.pods else { return Ok(()) };
-        let ranges = self.config.services.iter();
-        let mut ranges = ranges.filter(|range| pods.ranges.of_family(range.is_ipv6()).is_some());
-        ranges.try_for_each(|range| route::reach(*range, &pods.interface))
+        self.config.reach()
     }
 
     /// Applies incremental changes. After an error nothing has changed, and [`Services::refill`] is

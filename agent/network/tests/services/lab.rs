@@ -112,6 +112,13 @@ impl Lab {
         fill(&mut self.tables, &self.proxy);
     }
 
+    /// Changes the node's routes, and sees to the one to Services.
+    pub(crate) fn reroute(&self, words: &str) {
+        ip(words);
+        let config = self.tables.config().clone();
+        std::thread::spawn(move || config.reach()).join().unwrap().unwrap();
+    }
+
     /// Creates a Service with this name and these fields; its endpoints as `POD`, or as `ADDRESS
     /// NODE [ending]`.
     pub(crate) fn service(&mut self, name: &str, spec: &Value, endpoints: &[&str]) {

@@ -107,6 +107,16 @@ impl Kernel {
         }
     }
 
+    /// Makes the node's route to Services, if the one that led there is gone.
+    pub(super) async fn reach(&mut self) {
+        let Some(config) = self.parts.as_ref().map(|parts| parts.tables.config().clone()) else {
+            return;
+        };
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || config.reach()).await {
+            warn!(error = image::chain(&error), "the node itself does not reach Services");
+        }
+    }
+
     /// Updates the kernel.
     pub(super) async fn program(&mut self, context: &Context, known: &mut Known) {
         let Some(inputs) = known.take_changed(context) else {
