@@ -35,6 +35,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use agent_plan::node::reserve;
 use k8s_openapi::api::core::v1::Node;
@@ -50,6 +51,8 @@ pub use context::{Config, Context, Parts, Upkeep};
 pub use networking::services::ServiceProxy;
 pub use node::{lock, machine};
 
+/// Longest time that a failed start waits until the Node has its status.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const PULLS: usize = 4;
 const STARTS: usize = 8;
 /// Maximum number of container configurations that wait for their sandboxes.
@@ -292,7 +295,12 @@ async fn start_with_allocated_range(context: &Arc<Context>) -> Result<Started, E
         }
         node = node::wait_for_range(context).await;
     };
-    serve(context, ranges).await?;
+    if let Err(error) = serve(context, ranges).await {
+        let why = format!("container runtime network not ready: {}", image::chain(&error));
+        let told = node::announce_state(context, node, Err(why));
+        tokio::time::timeout(STATUS_TIMEOUT, told).await.ok();
+        return Err(error);
+    }
     let (named, routes) = tokio::join!(
         networking::dns::start(context, resumed),
         networking::routes::begin(context)

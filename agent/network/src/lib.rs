@@ -127,7 +127,9 @@ pub enum Error {
         owner: String,
     },
     /// Another interface has an address that a pod or their gateway would get.
-    #[error("pod range {range}: {interface} has an address of it already; change that, or choose another range")]
+    #[error(
+        "pod range {range}: {interface} has an address of it already; give the interface another one, or choose another range"
+    )]
     RangeTaken {
         /// Range of the pods.
         range: Cidr,

@@ -34,7 +34,7 @@ const USED: &str = "skiff.dev/pod-cidrs";
 /// Annotation with the addresses of the node's name server: endpoints of `kube-system/kube-dns`.
 const NAME_SERVERS: &str = "skiff.dev/name-servers";
 /// Annotation with the ranges of the node's links, on which it can announce load balancers'
-/// addresses.
+/// addresses, and which are no pods'.
 const LINKS: &str = "skiff.dev/links";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
@@ -70,6 +70,7 @@ pub(super) fn node(context: &Context) -> Node {
     );
     let used = context.allocated_ranges();
     annotations.extend(used.map(|ranges| (USED.to_owned(), ranges.to_string())));
+    annotations.extend(announcing::links(context).map(|links| (LINKS.to_owned(), links)));
     let ranges = context.config.pod_cidr.iter().flat_map(network::Ranges::iter);
     let ranges: Vec<String> = ranges.map(|range| range.to_string()).collect();
     Node {

@@ -29,6 +29,8 @@ pub struct PodRange {
 
 /// Annotation by which a node that registers again reports the CIDRs that its pods use.
 const USED: &str = "skiff.dev/pod-cidrs";
+/// Annotation with the ranges of a machine's links.
+const LINKS: &str = "skiff.dev/links";
 
 /// Namespace of the `ConfigMap` that records the nodes' CIDRs.
 pub const NAMESPACE: &str = "kube-system";
@@ -189,7 +191,7 @@ impl Ranges {
     /// Allocates a CIDR of each range to `node`, which has none, such that no pod of another node
     /// can have an address in it, and no machine has: the node's previous one or the one it
     /// reports, else the lowest that was never allocated, else the one that has been unused for
-    /// longest. `None` if none is left.
+    /// longest; these two are no part of a machine's network, either. `None` if none is left.
     pub fn give(&mut self, node: &Node, nodes: &[&Node], pods: &[&Pod]) -> Option<Step> {
         if self.pools.is_empty() {
             return None;
@@ -199,7 +201,9 @@ impl Ranges {
         let others = self.given.iter().filter(|(other, _)| *other != own);
         let ranges = others.flat_map(|(_, ranges)| ranges).map(String::as_str);
         // Agents make no routes to CIDRs with addresses of machines.
-        let machines = nodes.iter().copied().chain([node]).flat_map(addresses);
+        let all = nodes.iter().copied().chain([node]);
+        let links: Vec<(IpAddr, u8)> = all.clone().flat_map(links).collect();
+        let machines = all.flat_map(addresses);
         let nodes = nodes.iter().filter(|other| name(**other) != own);
         let taken = ranges.chain(nodes.flat_map(|node| used(node))).filter_map(parse);
         let pods = pods.iter().filter(|pod| node_of(pod).is_some_and(|node| node != own));
@@ -214,6 +218,7 @@ impl Ranges {
         let each = self.pools.iter().map(|pool| {
             let taken = Taken::of(pool, &taken);
             let wanted = wanted.iter().find(|wanted| pool.may_give(wanted, &taken));
+            let taken = taken.and(pool, &links);
             let unused = || {
                 self.released
                     .iter()
@@ -304,6 +309,20 @@ impl Taken {
         }
     }
 
+    /// With networks inside the range. One that contains all of it leaves its other addresses to
+    /// pods.
+    fn and(mut self, pool: &PodRange, links: &[(IpAddr, u8)]) -> Self {
+        let inner: Vec<(IpAddr, u8)> = links
+            .iter()
+            .copied()
+            .filter(|(_, prefix)| *prefix > pool.prefix)
+            .collect();
+        let more = Self::of(pool, &inner);
+        self.parts.extend(more.parts);
+        self.larger.extend(more.larger);
+        self
+    }
+
     /// True if a part overlaps a CIDR that is taken.
     fn overlaps(&self, part: IpAddr) -> bool {
         let is_taken = cut(part, self.prefix).is_some_and(|bits| self.parts.contains(&bits));
@@ -331,6 +350,12 @@ fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     let internal = internal.filter_map(|address| address.address.parse::<IpAddr>().ok());
     let first = move |v6: bool| internal.clone().find(|address| address.is_ipv6() == v6);
     [false, true].into_iter().filter_map(first)
+}
+
+/// Ranges of the links of a node's machine.
+fn links(node: &Node) -> impl Iterator<Item = (IpAddr, u8)> {
+    let told = node.metadata.annotations.iter().filter_map(|all| all.get(LINKS));
+    told.flat_map(|told| told.split(',')).filter_map(parse)
 }
 
 fn parse(text: &str) -> Option<(IpAddr, u8)> {

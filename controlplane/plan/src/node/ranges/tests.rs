@@ -234,6 +234,23 @@ fn no_part_has_a_machine_in_it() {
 }
 
 #[test]
+fn no_new_part_is_a_machines_network() {
+    let on = |name: &str, links: &str| {
+        let mut node = node(name, &[]);
+        node.metadata.annotations = Some([(super::LINKS.to_owned(), links.to_owned())].into());
+        node
+    };
+    let a = on("a", "192.168.1.0/24,10.244.0.0/25");
+    let b = on("b", "10.244.2.0/23,10.0.0.0/8");
+    let mut ranges = pools(&[("10.244.0.0/16", 24)]);
+    assert_eq!(given(&mut ranges, &a, &[&a, &b]), "[\"10.244.1.0/24\"]");
+    assert_eq!(given(&mut ranges, &b, &[&a, &b]), "[\"10.244.4.0/24\"]");
+    // The bridge of its own pods may be a link.
+    let again = on("a", "10.244.1.0/24");
+    assert_eq!(given(&mut ranges, &again, &[&again, &b]), "[\"10.244.1.0/24\"]");
+}
+
+#[test]
 fn parts_have_no_address_in_common() {
     let wide = node("wide", &["10.244.0.0/23"]);
     let narrow = node("narrow", &["10.244.2.128/25"]);
