@@ -1,5 +1,5 @@
 //! Routes to the pods of other nodes: direct to a node on the same link, through a VXLAN tunnel to
-//! one behind a router.
+//! one behind a router or a VPN.
 //!
 //! ```text
 //! Nodes ──► believable ones ──► same family, on link? ──► route by the node's address
@@ -127,7 +127,7 @@ impl Peer {
 pub enum Mode {
     /// Direct routes, and the tunnel.
     Auto,
-    /// Direct routes only.
+    /// Direct routes only, also through a VPN, which then has to know the pods' ranges.
     Direct,
 }
 
@@ -138,6 +138,9 @@ pub struct Way {
     pub interface: u32,
     /// True if the address is on the interface's own link, without a router.
     pub on_link: bool,
+    /// True if the interface has neighbors by link-layer addresses. One of a VPN, such as WireGuard,
+    /// sends a packet to the peer that its destination, a pod, would have to belong to.
+    pub has_neighbors: bool,
     /// The interface's MTU.
     pub mtu: u32,
 }
@@ -248,7 +251,7 @@ fn hop(
     let of_family = |v6: bool| peer.addresses.iter().filter(move |address| address.is_ipv6() == v6);
     let straight = of_family(range.address.is_ipv6())
         .filter_map(way)
-        .find(|(_, way)| way.on_link);
+        .find(|(_, way)| way.on_link && (way.has_neighbors || mode == Mode::Direct));
     if let Some((gateway, way)) = straight {
         let interface = way.interface;
         return Ok((Hop::Direct { gateway, interface }, gateway, way.mtu));

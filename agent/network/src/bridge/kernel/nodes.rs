@@ -34,7 +34,7 @@ impl Kernel {
         own: [&str; 2],
     ) -> Result<BTreeMap<IpAddr, Way>, Error> {
         self.runtime.block_on(async {
-            let mut links: BTreeMap<u32, Option<u32>> = BTreeMap::new();
+            let mut links: BTreeMap<u32, Option<(u32, bool)>> = BTreeMap::new();
             let mut ways = BTreeMap::new();
             for address in addresses {
                 let length = if address.is_ipv4() { 32 } else { 128 };
@@ -43,26 +43,24 @@ impl Kernel {
                 // There is no route, or none of this family.
                 let Ok(Some(route)) = answer else { continue };
                 let Some(interface) = leads_to(&route) else { continue };
-                let mtu = if let Some(known) = links.get(&interface) {
+                let link = if let Some(known) = links.get(&interface) {
                     *known
                 } else {
                     let link = self.host.by_index(interface).await?;
                     let usable = link.filter(|link| is_usable(link, own));
-                    let mtu = usable.and_then(|link| routes::mtu(&link));
-                    links.insert(interface, mtu);
-                    mtu
+                    let has_neighbors = |link: &LinkMessage| !link.header.flags.contains(LinkFlags::Noarp);
+                    let link = usable.and_then(|link| Some((routes::mtu(&link)?, has_neighbors(&link))));
+                    links.insert(interface, link);
+                    link
                 };
                 let on_link = gateway(&route).is_none() && !has_other_gateway(&route);
-                ways.extend(mtu.map(|mtu| {
-                    (
-                        *address,
-                        Way {
-                            interface,
-                            on_link,
-                            mtu,
-                        },
-                    )
-                }));
+                let way = |(mtu, has_neighbors)| Way {
+                    interface,
+                    on_link,
+                    has_neighbors,
+                    mtu,
+                };
+                ways.extend(link.map(|link| (*address, way(link))));
             }
             Ok(ways)
         })

@@ -29,6 +29,7 @@ fn way(on_link: bool, mtu: u32) -> Way {
     Way {
         interface: 2,
         on_link,
+        has_neighbors: true,
         mtu,
     }
 }
@@ -108,6 +109,40 @@ fn nodes_on_the_link_are_reached_straight_and_others_through_the_tunnel() {
     );
     let asked: Vec<String> = asked(&own, &peers).iter().map(ToString::to_string).collect();
     assert_eq!(asked, ["192.0.2.2", "198.51.100.3"], "never for itself");
+}
+
+#[test]
+fn a_vpn_carries_the_tunnel() {
+    let own = node("a", "01", &["100.64.0.1"], &["10.244.0.0/24"]);
+    let peers = [node("b", "02", &["100.64.0.2"], &["10.244.1.0/24"])];
+    let vpn = Way {
+        has_neighbors: false,
+        ..way(true, 1420)
+    };
+    let found = [("100.64.0.2", vpn)];
+    check(
+        &own,
+        &peers,
+        &found,
+        Mode::Auto,
+        &expect![[r"
+            10.244.1.0/24 via 10.244.1.0 through the tunnel
+            tunnel from 100.64.0.1: [a, 58, a, f4, 0, 0] [10.244.0.0] mtu 1370
+              [a, 58, a, f4, 1, 0] is at 100.64.0.2
+              10.244.1.0 is [a, 58, a, f4, 1, 0]
+            mtu 1370
+        "]],
+    );
+    check(
+        &own,
+        &peers,
+        &found,
+        Mode::Direct,
+        &expect![[r"
+            10.244.1.0/24 via 100.64.0.2 dev 2
+            mtu 1420
+        "]],
+    );
 }
 
 #[test]
