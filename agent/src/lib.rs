@@ -247,7 +247,7 @@ pub async fn run(
     };
     info!(node = context.config.node_name, "ready");
     ready();
-    tasks.spawn(node::renew(Arc::clone(&context), node.clone()));
+    tasks.spawn(node::renew(Arc::clone(&context)));
     tasks.spawn(node::keep(Arc::clone(&context), node));
     tasks.spawn(networking::services::run(Arc::clone(&context)));
     tasks.spawn(networking::announcing::run(Arc::clone(&context)));

@@ -271,13 +271,13 @@ pub(crate) async fn health(context: &Context) -> Result<(), String> {
 }
 
 /// Renews the node's Lease without end.
-pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallible, Error> {
+pub(crate) async fn renew(context: Arc<Context>) -> Result<Infallible, Error> {
     let api: Api<Lease> = Api::namespaced(context.parts.client.clone(), LEASE_NAMESPACE);
     let mut next = Instant::now();
     let mut failing = RETRY;
     loop {
         // Renewals have timeouts: one without an answer would delay the next ones as well.
-        let renewed = timeout(RENEWAL, renew_once(&context, &api, &node)).await;
+        let renewed = timeout(RENEWAL, renew_once(&context, &api)).await;
         let failure = match renewed {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(image::chain(&error)),
@@ -296,7 +296,7 @@ pub(crate) async fn renew(context: Arc<Context>, node: Node) -> Result<Infallibl
     }
 }
 
-async fn renew_once(context: &Context, api: &Api<Lease>, node: &Node) -> Result<(), kube::Error> {
+async fn renew_once(context: &Context, api: &Api<Lease>) -> Result<(), kube::Error> {
     let name = &context.config.node_name;
     let spec = LeaseSpec {
         holder_identity: Some(name.clone()),
@@ -310,11 +310,12 @@ async fn renew_once(context: &Context, api: &Api<Lease>, node: &Node) -> Result<
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => return Err(error),
     }
+    let node = context.node();
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
         name: name.clone(),
-        uid: node.metadata.uid.clone().unwrap_or_default(),
+        uid: node.and_then(|node| node.metadata.uid.clone()).unwrap_or_default(),
         ..OwnerReference::default()
     };
     let lease = Lease {

@@ -248,6 +248,23 @@ async fn the_node_registers_and_becomes_ready() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_was_deleted_owns_its_next_lease() {
+    let world = World::start().await;
+    let nodes: Api<Node> = Api::all(world.admin());
+    let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(world.admin(), "kube-node-lease");
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    // As the garbage collector does.
+    leases.delete("n1", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let (node, lease) = (nodes.get("n1").await.unwrap(), leases.get("n1").await.unwrap());
+    assert_eq!(
+        lease.metadata.owner_references.unwrap()[0].uid,
+        node.metadata.uid.unwrap()
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_runs_restarts_and_goes() {
     let world = World::start().await;
     world.create("web", PLAIN).await;

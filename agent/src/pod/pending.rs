@@ -38,6 +38,7 @@ impl Context {
         let kept = Node {
             metadata: ObjectMeta {
                 name: node.metadata.name.clone(),
+                uid: node.metadata.uid.clone(),
                 labels: node.metadata.labels.clone(),
                 ..ObjectMeta::default()
             },
