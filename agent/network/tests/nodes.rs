@@ -124,6 +124,12 @@ async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they
         (routes, tunnel),
         "not even made anew"
     );
+    let news = network.hear_routes().unwrap().unwrap();
+    let limit = Duration::from_millis(300);
+    while tokio::time::timeout(limit, news.changed()).await.is_ok() {}
+    network.route(nodes()).await.unwrap();
+    let heard = tokio::time::timeout(limit, news.changed()).await;
+    assert!(heard.is_err(), "what stays is no news");
 
     let mut less = nodes();
     less.peers.retain(|peer| peer.name == "near");

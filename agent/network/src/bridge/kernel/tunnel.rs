@@ -8,14 +8,14 @@ use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::AddressFlags;
-use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::ownership::refuse_owner;
-use super::{Socket, accept, refused, settings};
+use super::{Socket, accept, refused, routes, settings};
 use crate::{Cidr, Error};
 
 /// Names of the objects of one state folder for routes to other nodes.
@@ -42,16 +42,20 @@ impl Socket {
                 self.remove(link.header.index).await?;
             }
         }
-        let index = match self.link(&mark.tunnel).await? {
-            Some(link) => link.header.index,
+        let link = match self.link(&mark.tunnel).await? {
+            Some(link) => link,
             None => self.make_tunnel(mark, id, wanted).await?,
         };
-        let change = LinkUnspec::new_with_index(index)
-            .mtu(wanted.mtu)
-            .alias(&mark.owner)
-            .up();
-        let changed = self.handle.link().set(change.build()).execute().await;
-        changed.map_err(|error| refused("set up the VXLAN interface", &error))?;
+        let index = link.header.index;
+        // The kernel reports a change of nothing too, which would be a reason to look again.
+        if !is_set_up(&link, mark, wanted.mtu) {
+            let change = LinkUnspec::new_with_index(index)
+                .mtu(wanted.mtu)
+                .alias(&mark.owner)
+                .up();
+            let changed = self.handle.link().set(change.build()).execute().await;
+            changed.map_err(|error| refused("set up the VXLAN interface", &error))?;
+        }
         for address in &wanted.addresses {
             let prefix = if address.is_ipv4() { 32 } else { 128 };
             let held = Cidr {
@@ -65,7 +69,7 @@ impl Socket {
         Ok(index)
     }
 
-    async fn make_tunnel(&self, mark: &Mark, id: u32, wanted: &Tunnel) -> Result<u32, Error> {
+    async fn make_tunnel(&self, mark: &Mark, id: u32, wanted: &Tunnel) -> Result<LinkMessage, Error> {
         let made = LinkVxlan::new(&mark.tunnel, id).port(PORT).learning(false);
         let made = match wanted.local {
             IpAddr::V4(local) => made.local(local),
@@ -74,10 +78,10 @@ impl Socket {
         let made = made.address(wanted.hardware.to_vec()).mtu(wanted.mtu);
         let made = self.handle.link().add(made.build()).execute().await;
         made.map_err(|error| refused("create the VXLAN interface", &error))?;
-        let index = self.index(&mark.tunnel).await?;
-        self.keep_from_linking(index).await?;
+        let link = self.existing(&mark.tunnel).await?;
+        self.keep_from_linking(link.header.index).await?;
         settings::of_bridge(&mark.tunnel, wanted.addresses.iter().any(IpAddr::is_ipv6))?;
-        Ok(index)
+        Ok(link)
     }
 
     /// Sets the static FDB and neighbor entries: hardware addresses of the other VXLAN interfaces,
@@ -188,6 +192,13 @@ fn is_as(link: &LinkMessage, id: u32, wanted: &Tunnel) -> bool {
     let is = |info: &InfoVxlan| vxlan(link).is_some_and(|all| all.contains(info));
     let hardware = LinkAttribute::Address(wanted.hardware.to_vec());
     is(&InfoVxlan::Id(id)) && is(&local) && is(&InfoVxlan::Port(PORT)) && link.attributes.contains(&hardware)
+}
+
+/// True if an interface is up, with its owner's mark and this MTU.
+fn is_set_up(link: &LinkMessage, mark: &Mark, mtu: u32) -> bool {
+    let alias = LinkAttribute::IfAlias(mark.owner.clone());
+    let is_up = link.header.flags.contains(LinkFlags::Up);
+    is_up && routes::mtu(link) == Some(mtu) && link.attributes.contains(&alias)
 }
 
 /// Address and hardware address of an entry.
