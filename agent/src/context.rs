@@ -233,6 +233,8 @@ pub struct Context {
     pub(crate) blocked: watch::Sender<Option<String>>,
     /// State of the routes to other nodes' pods.
     pub(crate) routed: watch::Sender<Routed>,
+    /// Notified when the machine's routes may have changed.
+    pub(crate) rerouted: Notify,
     /// Pressures of the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
     /// The Node as it was last read; a change of its labels is notified.

@@ -172,6 +172,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         probes: serve::Probes::default(),
         blocked: watch::Sender::new(None),
         routed: watch::Sender::new(networking::routes::Routed::default()),
+        rerouted: Notify::new(),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: watch::Sender::new(None),
         turned: Mutex::new(tokio::time::Instant::now()),

@@ -215,7 +215,9 @@ impl Follower {
                 Routed::Failed
             }
         };
-        if context.routed.send_replace(state.clone()) == state {
+        context.rerouted.notify_one();
+        let is_new = |known: &mut Routed| std::mem::replace(known, state.clone()) != state;
+        if !context.routed.send_if_modified(is_new) {
             return;
         }
         if state == Routed::Done {

@@ -78,7 +78,6 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
         all.push(changes(client, Heard::Range));
     }
     let mut node = context.node.subscribe();
-    let mut routed = context.routed.subscribe();
     let mut known = Known::default();
     loop {
         let mut next = match &mut kernel {
@@ -87,8 +86,8 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 () = kernel.disturbed() => None,
                 // Its zone decides which endpoints are near.
                 Ok(()) = node.changed() => None,
-                // The machine's routes may be others: the default route led to Services, too.
-                Ok(()) = routed.changed() => {
+                // The default route led to Services, too.
+                () = context.rerouted.notified() => {
                     kernel.reach().await;
                     None
                 }
