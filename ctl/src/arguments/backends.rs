@@ -29,7 +29,7 @@ pub(crate) struct Backends {
     #[arg(long, value_name = "PATH")]
     pub(crate) cni_bin_dir: Option<String>,
     /// The routes that the built-in network makes to the pods of other nodes [default: auto]
-    #[arg(long, value_name = "NAME", value_parser = ["auto", "direct", "none"])]
+    #[arg(long, value_name = "NAME", value_parser = ["auto", "direct", "tunnel", "none"])]
     pub(crate) node_routes: Option<String>,
     /// How many pods the node takes [default: 110]
     #[arg(long, value_name = "NUMBER")]

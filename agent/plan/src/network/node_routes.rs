@@ -129,6 +129,9 @@ pub enum Mode {
     Auto,
     /// Direct routes only, also through a VPN, which then has to know the pods' ranges.
     Direct,
+    /// The tunnel only, for networks that drop packets of addresses that no machine has. All nodes
+    /// need it then.
+    Tunnel,
 }
 
 /// The machine's route to an address of another machine.
@@ -249,9 +252,14 @@ fn hop(
 ) -> Result<(Hop, IpAddr, u32), &'static str> {
     let way = |address: &IpAddr| Some((*address, *ways.get(address)?));
     let of_family = |v6: bool| peer.addresses.iter().filter(move |address| address.is_ipv6() == v6);
+    let may_be_straight = |way: &Way| match mode {
+        Mode::Auto => way.has_neighbors,
+        Mode::Direct => true,
+        Mode::Tunnel => false,
+    };
     let straight = of_family(range.address.is_ipv6())
         .filter_map(way)
-        .find(|(_, way)| way.on_link && (way.has_neighbors || mode == Mode::Direct));
+        .find(|(_, way)| way.on_link && may_be_straight(way));
     if let Some((gateway, way)) = straight {
         let interface = way.interface;
         return Ok((Hop::Direct { gateway, interface }, gateway, way.mtu));

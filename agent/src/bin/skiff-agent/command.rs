@@ -54,6 +54,8 @@ enum NodeRoutes {
     Auto,
     /// Straight ones alone
     Direct,
+    /// The tunnel alone, on all nodes: for networks that drop what is not a machine's own, as many clouds do
+    Tunnel,
     /// Those of the operator
     None,
 }
@@ -63,6 +65,7 @@ impl NodeRoutes {
         match self {
             Self::Auto => Some(Mode::Auto),
             Self::Direct => Some(Mode::Direct),
+            Self::Tunnel => Some(Mode::Tunnel),
             Self::None => None,
         }
     }

@@ -112,6 +112,25 @@ fn nodes_on_the_link_are_reached_straight_and_others_through_the_tunnel() {
 }
 
 #[test]
+fn a_network_that_carries_no_addresses_of_pods_carries_the_tunnel() {
+    let own = node("a", "01", &["192.0.2.1"], &["10.244.0.0/24"]);
+    let peers = [node("b", "02", &["192.0.2.2"], &["10.244.1.0/24"])];
+    check(
+        &own,
+        &peers,
+        &[("192.0.2.2", way(true, 9000))],
+        Mode::Tunnel,
+        &expect![[r"
+            10.244.1.0/24 via 10.244.1.0 through the tunnel
+            tunnel from 192.0.2.1: [a, 58, a, f4, 0, 0] [10.244.0.0] mtu 8950
+              [a, 58, a, f4, 1, 0] is at 192.0.2.2
+              10.244.1.0 is [a, 58, a, f4, 1, 0]
+            mtu 8950
+        "]],
+    );
+}
+
+#[test]
 fn a_vpn_carries_the_tunnel() {
     let own = node("a", "01", &["100.64.0.1"], &["10.244.0.0/24"]);
     let peers = [node("b", "02", &["100.64.0.2"], &["10.244.1.0/24"])];
