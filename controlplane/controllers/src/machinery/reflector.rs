@@ -1,19 +1,23 @@
 //! Keeps a cache in sync with the server: lists, then watches, and lists again only if the watch
 //! cannot be resumed.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, io, iter, marker::PhantomData, sync::Arc, time::Duration};
 
 use controlplane_plan::step::Resource;
-use futures::TryStreamExt;
+use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use http::{Method, Request};
-use kube::core::WatchEvent;
-use serde::Deserialize;
-use tokio::time::Instant;
+use kube::core::Status;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::machinery::cache::{Cache, Cached, Progress};
-use crate::machinery::request::{self, JSON, escape};
+use crate::machinery::request::{self, JSON, Reply, escape};
 
 const PAGE: usize = 500;
 /// Timeout of a watch on the server; it is resumed where it stopped.
@@ -24,6 +28,74 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Consecutive watches that may fail without an event, about ten seconds in all.
 const FAILURES: u32 = 9;
 
+/// Cache of any kind, as a reflector fills it. Only what reads objects is compiled for each kind.
+pub(crate) trait Reflected: Progress {
+    /// Begins a list.
+    fn list(&self) -> Box<dyn Listing + '_>;
+    /// Applies an event of a watch. Returns the error that the server sent instead.
+    fn change(&self, event: &str) -> serde_json::Result<Option<Box<Status>>>;
+    /// Notified when a new list is requested.
+    fn refresh(&self) -> &Notify;
+}
+
+/// Pages of a list.
+pub(crate) trait Listing: Send {
+    /// Reads a page.
+    fn add(&mut self, page: &str) -> serde_json::Result<PageMetadata>;
+    /// Replaces the content of the cache. Returns the number of objects.
+    fn end(self: Box<Self>, revision: u64, asked: u64) -> usize;
+}
+
+impl<K: Cached> Reflected for Cache<K> {
+    fn list(&self) -> Box<dyn Listing + '_> {
+        Box::new(Pages {
+            cache: self,
+            objects: Vec::new(),
+        })
+    }
+
+    fn change(&self, event: &str) -> serde_json::Result<Option<Box<Status>>> {
+        match serde_json::from_str::<Event<K>>(event)? {
+            Event::Object { mut object, deleted } => {
+                object.trim();
+                self.apply(object, deleted);
+            }
+            Event::Bookmark(mark) => self.progress(mark.revision().unwrap_or(0)),
+            Event::Error(status) => return Ok(Some(status)),
+        }
+        Ok(None)
+    }
+
+    fn refresh(&self) -> &Notify {
+        &self.refresh
+    }
+}
+
+struct Pages<'a, K: Cached> {
+    cache: &'a Cache<K>,
+    objects: Vec<K>,
+}
+
+impl<K: Cached> Listing for Pages<'_, K> {
+    fn add(&mut self, page: &str) -> serde_json::Result<PageMetadata> {
+        let page: Page<K> = serde_json::from_str(page)?;
+        // Deduplicated page by page: otherwise shared parts would take memory until the last page.
+        self.objects.extend(page.items.into_iter().map(|mut object| {
+            object.trim();
+            self.cache.share(&mut object);
+            object
+        }));
+        Ok(page.metadata)
+    }
+
+    fn end(self: Box<Self>, revision: u64, asked: u64) -> usize {
+        let Self { cache, objects } = *self;
+        let number = objects.len();
+        cache.replace(objects, revision, asked);
+        number
+    }
+}
+
 #[derive(Deserialize)]
 struct Page<K> {
     #[serde(default)]
@@ -32,12 +104,100 @@ struct Page<K> {
     items: Vec<K>,
 }
 
+/// Metadata of a page.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct PageMetadata {
+pub(crate) struct PageMetadata {
     resource_version: String,
     #[serde(rename = "continue")]
     token: String,
+}
+
+/// Event of a watch.
+enum Event<K> {
+    Object { object: K, deleted: bool },
+    Bookmark(Reply),
+    Error(Box<Status>),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum EventType {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
+enum EventMember {
+    Type,
+    Object,
+    #[serde(other)]
+    Other,
+}
+
+/// Reads the object of an event whose type is known.
+struct EventObject<K>(EventType, PhantomData<K>);
+
+impl<'de, K: DeserializeOwned> DeserializeSeed<'de> for EventObject<K> {
+    type Value = Event<K>;
+
+    fn deserialize<D: Deserializer<'de>>(self, object: D) -> Result<Event<K>, D::Error> {
+        match self.0 {
+            EventType::Added | EventType::Modified | EventType::Deleted => Ok(Event::Object {
+                object: K::deserialize(object)?,
+                deleted: matches!(self.0, EventType::Deleted),
+            }),
+            EventType::Bookmark => Reply::deserialize(object).map(Event::Bookmark),
+            EventType::Error => Status::deserialize(object).map(|status| Event::Error(Box::new(status))),
+        }
+    }
+}
+
+/// Reads the members of an event. kube's `WatchEvent` has a second deserializer of each kind, for
+/// an object that precedes the type; servers written in Go send the type first.
+struct EventMembers<K>(PhantomData<K>);
+
+impl<'de, K: DeserializeOwned> Visitor<'de> for EventMembers<K> {
+    type Value = Event<K>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event of a watch")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Event<K>, A::Error> {
+        let (mut kind, mut event) = (None::<EventType>, None);
+        let mut early = None::<Box<RawValue>>;
+        while let Some(member) = members.next_key()? {
+            match (member, kind) {
+                (EventMember::Type, _) => kind = Some(members.next_value()?),
+                (EventMember::Object, Some(kind)) => {
+                    event = Some(members.next_value_seed(EventObject(kind, PhantomData))?);
+                }
+                (EventMember::Object, None) => early = Some(members.next_value()?),
+                (EventMember::Other, _) => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        match (event, kind, early) {
+            (Some(event), ..) => Ok(event),
+            (None, Some(kind), Some(object)) => EventObject(kind, PhantomData)
+                .deserialize(&mut serde_json::Deserializer::from_str(object.get()))
+                .map_err(A::Error::custom),
+            (None, None, _) => Err(A::Error::missing_field("type")),
+            (None, Some(_), None) => Err(A::Error::missing_field("object")),
+        }
+    }
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Event<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EventMembers(PhantomData))
+    }
 }
 
 /// Reason why a watch ended.
@@ -49,8 +209,8 @@ enum End {
 }
 
 /// Maintains `cache` until `cancel`.
-pub(crate) async fn run<K: Cached>(
-    cache: Arc<Cache<K>>,
+pub(crate) async fn run(
+    cache: Arc<dyn Reflected>,
     client: kube::Client,
     resource: Resource,
     cancel: CancellationToken,
@@ -58,10 +218,10 @@ pub(crate) async fn run<K: Cached>(
     let follow = async {
         let mut backoff = BACKOFF.0;
         loop {
-            match list(&cache, &client, &resource).await {
+            match list(&*cache, &client, &resource).await {
                 Ok(()) => {
                     backoff = BACKOFF.0;
-                    follow(&cache, &client, &resource).await;
+                    follow(&*cache, &client, &resource).await;
                 }
                 Err(error) => {
                     warn!(resource = resource.plural, %error, "list failed");
@@ -77,9 +237,9 @@ pub(crate) async fn run<K: Cached>(
     }
 }
 
-async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) -> Result<(), request::Error> {
+async fn list(cache: &dyn Reflected, client: &kube::Client, resource: &Resource) -> Result<(), request::Error> {
     let asked = cache.asked();
-    let mut objects: Vec<K> = Vec::new();
+    let mut listing = cache.list();
     let mut token = String::new();
     loop {
         let mut path = format!("{}?limit={PAGE}", request::path(resource, "", "", ""));
@@ -87,32 +247,27 @@ async fn list<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Res
             path.push_str("&continue=");
             path.push_str(&escape(&token));
         }
-        let page: Page<K> = request::send(client, Method::GET, path, JSON, Vec::new()).await?;
-        // Deduplicated page by page: otherwise shared parts would take memory until the last page.
-        objects.extend(page.items.into_iter().map(|mut object| {
-            object.trim();
-            cache.share(&mut object);
-            object
-        }));
-        if page.metadata.token.is_empty() {
-            let revision = page.metadata.resource_version.parse().unwrap_or(0);
-            debug!(resource = resource.plural, objects = objects.len(), revision, "listed");
-            cache.replace(objects, revision, asked);
+        let page = request::text(client, Method::GET, path, JSON, Vec::new()).await?;
+        let metadata = listing.add(&page).map_err(kube::Error::SerdeError)?;
+        if metadata.token.is_empty() {
+            let revision = metadata.resource_version.parse().unwrap_or(0);
+            let objects = listing.end(revision, asked);
+            debug!(resource = resource.plural, objects, revision, "listed");
             return Ok(());
         }
-        token = page.metadata.token;
+        token = metadata.token;
     }
 }
 
 /// Watches until a new list is needed, also if watching fails repeatedly: history that cannot be
 /// read may be gone.
-async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) {
+async fn follow(cache: &dyn Reflected, client: &kube::Client, resource: &Resource) {
     let mut backoff = BACKOFF.0;
     let mut failures = 0_u32;
     loop {
         let (before, began) = (cache.revision(), Instant::now());
         let ended = tokio::select! {
-            () = cache.refresh.notified() => Ok(End::Relist),
+            () = cache.refresh().notified() => Ok(End::Relist),
             ended = watch(cache, client, resource) => ended,
         };
         if cache.listed() < cache.asked() {
@@ -140,7 +295,7 @@ async fn follow<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &R
     }
 }
 
-async fn watch<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Resource) -> Result<End, kube::Error> {
+async fn watch(cache: &dyn Reflected, client: &kube::Client, resource: &Resource) -> Result<End, kube::Error> {
     let path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
         request::path(resource, "", "", ""),
@@ -151,29 +306,29 @@ async fn watch<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Re
         .header(http::header::ACCEPT, JSON)
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
-    let stream = match client.request_events::<K>(request).await {
+    let stream = match client.request_stream(request).await {
         Ok(stream) => stream,
         Err(kube::Error::Api(status)) if status.code == 410 => return Ok(End::Relist),
         Err(error) => return Err(error),
     };
-    let mut stream = std::pin::pin!(stream);
+    let mut lines = std::pin::pin!(stream.lines());
     loop {
-        let Ok(event) = tokio::time::timeout(SILENCE, stream.try_next()).await else {
+        let Ok(line) = tokio::time::timeout(SILENCE, lines.try_next()).await else {
             warn!(resource = resource.plural, "watch fell silent");
             return Ok(End::Resume);
         };
-        match event? {
-            None => return Ok(End::Resume),
-            Some(WatchEvent::Added(mut object) | WatchEvent::Modified(mut object)) => {
-                object.trim();
-                cache.apply(object, false);
-            }
-            Some(WatchEvent::Deleted(mut object)) => {
-                object.trim();
-                cache.apply(object, true);
-            }
-            Some(WatchEvent::Bookmark(mark)) => cache.progress(mark.metadata.resource_version.parse().unwrap_or(0)),
-            Some(WatchEvent::Error(status)) => {
+        let line = match line {
+            Ok(Some(line)) => line,
+            Ok(None) => return Ok(End::Resume),
+            Err(error) if is_cut_off(&error) => return Ok(End::Resume),
+            Err(error) => return Err(kube::Error::ReadEvents(error)),
+        };
+        match cache.change(&line) {
+            Ok(None) => {}
+            // The server ended within the line.
+            Err(error) if error.is_eof() => {}
+            Err(error) => return Err(kube::Error::SerdeError(error)),
+            Ok(Some(status)) => {
                 debug!(
                     resource = resource.plural,
                     code = status.code,
@@ -184,6 +339,16 @@ async fn watch<K: Cached>(cache: &Cache<K>, client: &kube::Client, resource: &Re
             }
         }
     }
+}
+
+/// True if the connection ended within an answer, as when the server is restarted.
+fn is_cut_off(error: &io::Error) -> bool {
+    let first = error.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static));
+    let mut causes = iter::successors(first, |&error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<io::Error>();
+        cause.is_some_and(|cause| cause.kind() == io::ErrorKind::UnexpectedEof)
+    })
 }
 
 #[cfg(test)]

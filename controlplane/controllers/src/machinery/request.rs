@@ -124,6 +124,18 @@ pub(crate) async fn send<T: serde::de::DeserializeOwned>(
     content_type: &str,
     body: Vec<u8>,
 ) -> Result<T, Error> {
+    let text = text(client, method, path, content_type, body).await?;
+    Ok(serde_json::from_str(&text).map_err(kube::Error::SerdeError)?)
+}
+
+/// Sends a request and returns the answer.
+pub(crate) async fn text(
+    client: &kube::Client,
+    method: Method,
+    path: String,
+    content_type: &str,
+    body: Vec<u8>,
+) -> Result<String, Error> {
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -131,7 +143,7 @@ pub(crate) async fn send<T: serde::de::DeserializeOwned>(
         .header(http::header::ACCEPT, JSON)
         .body(body)
         .map_err(|error| Error::from(kube::Error::HttpError(error)))?;
-    match tokio::time::timeout(DEADLINE, Box::pin(client.request(request))).await {
+    match tokio::time::timeout(DEADLINE, Box::pin(client.request_text(request))).await {
         Ok(answer) => Ok(answer?),
         Err(_elapsed) => Err(Error::Unknown(None)),
     }

@@ -36,8 +36,8 @@ use super::contents::Contents;
 use super::{Partial, defined, trim_metadata};
 use crate::machinery::cache::Cached;
 use crate::machinery::{
-    cache::{Cache, Progress},
-    reflector,
+    cache::Cache,
+    reflector::{self, Reflected},
 };
 
 /// Defines [`Caches`] from rows `field: type = resource`. For a type under `plain` only unread
@@ -134,15 +134,9 @@ pub(crate) struct Turn<'a> {
 pub(crate) type Listener = Arc<dyn Fn(&Arc<Resource>, Turn<'_>) + Send + Sync>;
 
 /// A cache, whatever its kind.
-pub(crate) trait AnyCache: Progress {
+pub(crate) trait AnyCache: Reflected {
     fn hear(&self, resource: Resource, listener: Listener);
     fn first_list(&self) -> BoxFuture<'_, ()>;
-    fn reflect(
-        self: Arc<Self>,
-        client: kube::Client,
-        resource: Resource,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'static, ()>;
 }
 
 impl<K: Cached> AnyCache for Cache<K> {
@@ -159,15 +153,6 @@ impl<K: Cached> AnyCache for Cache<K> {
 
     fn first_list(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.synced())
-    }
-
-    fn reflect(
-        self: Arc<Self>,
-        client: kube::Client,
-        resource: Resource,
-        cancel: CancellationToken,
-    ) -> BoxFuture<'static, ()> {
-        Box::pin(reflector::run(self, client, resource, cancel))
     }
 }
 
@@ -227,8 +212,8 @@ impl Caches {
         client: &kube::Client,
         cancel: &CancellationToken,
     ) -> impl Iterator<Item = BoxFuture<'static, ()>> {
-        let reflect = |(resource, cache): (&Resource, &Arc<dyn AnyCache>)| {
-            cache.clone().reflect(client.clone(), *resource, cancel.clone())
+        let reflect = |(resource, cache): (&Resource, &Arc<dyn AnyCache>)| -> BoxFuture<'static, ()> {
+            Box::pin(reflector::run(cache.clone(), client.clone(), *resource, cancel.clone()))
         };
         self.all.iter().map(reflect)
     }
