@@ -248,10 +248,10 @@ impl Setup<'_> {
     }
 
     fn add<C: Controller>(&mut self, account: &str, queue: Arc<Queue<Key>>, make: impl FnOnce(Arc<Caches>) -> C) {
-        let controller = Arc::new(make(self.caches.clone()));
-        self.options.metrics.watch(queue.clone());
-        let context = self.context(account);
-        self.tasks.spawn(driver::run(controller, context, queue));
+        let controller = make(self.caches.clone());
+        self.work(account, queue, |context, queue| {
+            driver::run(Arc::new(controller), context, queue)
+        });
     }
 
     fn work<T, F>(&mut self, account: &str, queue: Arc<Queue<T>>, run: impl FnOnce(Context, Arc<Queue<T>>) -> F)

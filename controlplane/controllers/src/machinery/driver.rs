@@ -154,12 +154,12 @@ struct Memory {
 }
 
 /// Processes `queue` forever.
-pub(crate) async fn run<C: Controller>(controller: Arc<C>, context: Context, queue: Arc<Queue<Key>>) {
+pub(crate) async fn run(controller: Arc<dyn Controller>, context: Context, queue: Arc<Queue<Key>>) {
     context.caches.synced().await;
-    work(&controller, &context, &queue).await;
+    work(&*controller, &context, &queue).await;
 }
 
-async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc<Queue<Key>>) {
+async fn work(controller: &dyn Controller, context: &Context, queue: &Arc<Queue<Key>>) {
     let mut memory = Memory::default();
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -182,7 +182,7 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
                     continue;
                 }
                 let begun = Instant::now();
-                let Some(plan) = memory.plan(&**controller, context, &key) else {
+                let Some(plan) = memory.plan(controller, context, &key) else {
                     queue.done(&key);
                     queue.push_after(key, BACKOFF.1);
                     continue;
@@ -218,7 +218,7 @@ async fn work<C: Controller>(controller: &Arc<C>, context: &Context, queue: &Arc
 impl Memory {
     /// Runs a plan and catches panics. A panic is a bug, but an object caused it, and that object
     /// still exists after a restart: it must not block all other keys.
-    fn plan(&self, controller: &impl Controller, context: &Context, key: &Key) -> Option<Plan> {
+    fn plan(&self, controller: &dyn Controller, context: &Context, key: &Key) -> Option<Plan> {
         let (failure, now) = (self.failures.get(key), (context.clock)());
         let plan = catch_unwind(AssertUnwindSafe(|| controller.plan(key, failure, now)));
         if plan.is_err() {
