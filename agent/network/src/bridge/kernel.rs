@@ -10,6 +10,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::pin::{Pin, pin};
 
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
@@ -31,8 +32,19 @@ use routes::{hardware_address, last_resort, mtu};
 
 /// Netlink connection to the network namespace that the calling thread was in when it was opened.
 pub(crate) struct Kernel {
-    runtime: tokio::runtime::Runtime,
+    runtime: Executor,
     host: Socket,
+}
+
+/// Executor of the calling thread. Polls a future through a pointer: tokio's is large, and would be
+/// compiled for each future.
+struct Executor(tokio::runtime::Runtime);
+
+impl Executor {
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let future: Pin<&mut dyn Future<Output = T>> = pin!(future);
+        self.0.block_on(future)
+    }
 }
 
 struct Socket {
@@ -53,6 +65,7 @@ pub(crate) fn with<T>(work: impl FnOnce(&Kernel) -> Result<T, Error>) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .build()
+        .map(Executor)
         .map_err(failed)?;
     let host = runtime.block_on(async { Socket::open() }).map_err(failed)?;
     work(&Kernel { runtime, host })
@@ -284,7 +297,7 @@ impl Kernel {
         enter: impl FnOnce() -> Result<File, Error> + Send,
     ) -> Result<(Socket, File), Error> {
         let make = || {
-            let _driven = self.runtime.enter();
+            let _driven = self.runtime.0.enter();
             let namespace = enter()?;
             let socket = Socket::open().map_err(|source| Error::io("open a socket in", netns, source))?;
             Ok((socket, namespace))

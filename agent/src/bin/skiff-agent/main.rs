@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use agent::lock::Lock;
 use anyhow::Context as _;
+use futures::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -55,10 +56,12 @@ fn main() -> anyhow::Result<ExitCode> {
         .thread_keep_alive(std::time::Duration::from_secs(1))
         .build();
     let outcome = executor.context("start the executor").and_then(|executor| {
-        let outcome = match arguments.command() {
-            Command::Run => executor.block_on(run(&arguments)),
-            Command::Cleanup => executor.block_on(cleanup::run(&arguments)),
+        // Boxed: all of the agent would be compiled for each of tokio's executors.
+        let command: LocalBoxFuture<'_, anyhow::Result<()>> = match arguments.command() {
+            Command::Run => Box::pin(run(&arguments)),
+            Command::Cleanup => Box::pin(cleanup::run(&arguments)),
         };
+        let outcome = executor.block_on(command);
         executor.shutdown_background();
         outcome
     });
