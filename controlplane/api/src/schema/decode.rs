@@ -9,6 +9,7 @@ pub mod repair;
 pub mod syntax;
 
 use k8s_openapi::Resource;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -68,6 +69,11 @@ pub fn metadata(value: &Value) -> Result<(ObjectMeta, Vec<String>), DecodeError>
     let mut unknown = Vec::new();
     let metadata = attempt(&mended(schema, &json)?, Some(&mut unknown)).map_err(|error| plain(&error))?;
     Ok((metadata, unknown))
+}
+
+/// Pod template of a past revision, read by the deserializer that the kinds share.
+pub fn template(value: &Value) -> Option<PodTemplateSpec> {
+    attempt(&encode(value), None).ok()
 }
 
 fn schema<T: Resource>() -> Option<Schema> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use api::pod::defaults::set_template_defaults;
+use api::{decode, pod::defaults::set_template_defaults};
 use k8s_openapi::{
     api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
@@ -30,9 +30,7 @@ pub(crate) fn data(template: &PodTemplateSpec) -> Value {
 
 /// Returns the template that a revision restores.
 pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    let mut template = revision.data.as_ref()?.0.pointer("/spec/template")?.clone();
-    template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    decode::template(revision.data.as_ref()?.0.pointer("/spec/template")?)
 }
 
 /// True if a revision restores `wanted`. Fields that a revision of an older server lacks are
