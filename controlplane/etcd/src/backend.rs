@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use crate::OpenError;
 use crate::address::{Address, Identity};
 use crate::feed::{Fed, Feed, channel, compact};
 use crate::history::{past, sweep};
@@ -19,6 +18,7 @@ use crate::ledger::{Ledger, Missed, Shared, TIMEOUT, backend_error};
 use crate::members::{Failure, Members};
 use crate::room::Room;
 use crate::row::{Batch, Names, Row, encode};
+use crate::{BoxFuture, OpenError};
 
 /// Largest batch for one append: etcd takes 128 operations, two for each change, and 1.5 MiB.
 pub(crate) const LIMITS: Limits = Limits {
@@ -57,7 +57,15 @@ pub struct Etcd {
 impl Etcd {
     /// Connects to the members, loads the ledger, and starts to watch it. The current runtime
     /// serves it from then on: the store must be used from a thread that is not one of its workers.
-    pub async fn open(address: &Address, identity: &Identity, options: &Options) -> Result<Self, OpenError> {
+    pub fn open<'a>(
+        address: &'a Address,
+        identity: &'a Identity,
+        options: &'a Options,
+    ) -> BoxFuture<'a, Result<Self, OpenError>> {
+        Box::pin(Self::connect(address, identity, options))
+    }
+
+    async fn connect(address: &Address, identity: &Identity, options: &Options) -> Result<Self, OpenError> {
         let asked = |source| OpenError::Ask {
             members: address.members.join(","),
             source,

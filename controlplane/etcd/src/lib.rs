@@ -30,10 +30,16 @@ mod moving;
 mod room;
 mod row;
 
+use std::pin::Pin;
+
 pub use address::{Address, Identity, InvalidAddress};
 pub use backend::Etcd;
 pub use members::Failure;
 pub use moving::{MoveError, end, fill, read};
+
+/// Boxed future: an `async fn` is compiled again, with all of the client, in each crate that awaits
+/// it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Reason why the ledger could not be opened.
 #[derive(Debug, thiserror::Error)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 use etcd_client::{Compare, CompareOp, DeleteOptions, Txn, TxnOp};
 use store::{Loaded, Record};
 
-use crate::OpenError;
 use crate::address::{Address, Identity};
 use crate::backend::LIMITS;
 use crate::ledger::{Ledger, TIMEOUT};
 use crate::members::{Failure, Members};
 use crate::row::{Batch, Names, encode};
+use crate::{BoxFuture, OpenError};
 
 /// Time without a write after which no control plane runs: one that does renews its Leases far more
 /// often.
@@ -49,7 +49,11 @@ pub enum MoveError {
 ///
 /// # Errors
 /// Also if there is no ledger, or a control plane runs.
-pub async fn read(address: &Address, identity: &Identity) -> Result<Loaded, MoveError> {
+pub fn read<'a>(address: &'a Address, identity: &'a Identity) -> BoxFuture<'a, Result<Loaded, MoveError>> {
+    Box::pin(read_whole(address, identity))
+}
+
+async fn read_whole(address: &Address, identity: &Identity) -> Result<Loaded, MoveError> {
     let ledger = open(address, identity).await?;
     let asked = |source| ask(address, source);
     if ledger.head(TIMEOUT).await.map_err(asked)?.0.is_none() {
@@ -69,7 +73,15 @@ pub async fn read(address: &Address, identity: &Identity) -> Result<Loaded, Move
 ///
 /// # Errors
 /// Also if there is a ledger.
-pub async fn fill(address: &Address, identity: &Identity, loaded: &Loaded) -> Result<(), MoveError> {
+pub fn fill<'a>(
+    address: &'a Address,
+    identity: &'a Identity,
+    loaded: &'a Loaded,
+) -> BoxFuture<'a, Result<(), MoveError>> {
+    Box::pin(fill_whole(address, identity, loaded))
+}
+
+async fn fill_whole(address: &Address, identity: &Identity, loaded: &Loaded) -> Result<(), MoveError> {
     let ledger = open(address, identity).await?;
     let names = &ledger.names;
     let remains = TxnOp::delete(names.log.as_str(), Some(DeleteOptions::new().with_prefix()));
@@ -99,7 +111,11 @@ pub async fn fill(address: &Address, identity: &Identity, loaded: &Loaded) -> Re
 ///
 /// # Errors
 /// Also if the ledger has changed meanwhile.
-pub async fn end(address: &Address, identity: &Identity, revision: u64) -> Result<(), MoveError> {
+pub fn end<'a>(address: &'a Address, identity: &'a Identity, revision: u64) -> BoxFuture<'a, Result<(), MoveError>> {
+    Box::pin(end_moved(address, identity, revision))
+}
+
+async fn end_moved(address: &Address, identity: &Identity, revision: u64) -> Result<(), MoveError> {
     let ledger = open(address, identity).await?;
     let (head, moved) = (ledger.names.head.as_str(), format!("{}/moved", address.prefix));
     let revision = revision.to_string();
