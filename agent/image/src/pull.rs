@@ -34,8 +34,13 @@ impl Images {
         Ok(self.fetch(name, credentials).await?.image)
     }
 
-    /// Pulls an image and returns the credentials that worked.
-    pub async fn fetch(&self, name: &str, credentials: &[Credentials]) -> Outcome {
+    /// Pulls an image and returns the credentials that worked. Boxed here: each crate that awaits it
+    /// would contain all of it.
+    pub fn fetch<'a>(&'a self, name: &'a str, credentials: &'a [Credentials]) -> BoxFuture<'a, Outcome> {
+        Box::pin(self.join(name, credentials))
+    }
+
+    async fn join(&self, name: &str, credentials: &[Credentials]) -> Outcome {
         let reference = Reference::parse(name).map_err(|source| {
             Arc::new(PullError::Name {
                 name: name.chars().take(300).collect(),
