@@ -42,7 +42,7 @@ pub(crate) fn reopen(found: &File) -> io::Result<File> {
 
 /// Runs blocking file access on a thread of its own.
 pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    common::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 /// Reads at most `bytes` from the end of a file.

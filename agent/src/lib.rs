@@ -38,10 +38,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use agent_plan::node::reserve;
+use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Node;
 use network::Ranges;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -214,7 +214,7 @@ pub async fn run(
     if context.parts.images.directory().is_some() {
         let own = Arc::clone(&context);
         // The first run takes time proportional to the number of files; only image volumes need it.
-        drop(tokio::task::spawn_blocking(move || {
+        drop(common::task::spawn_blocking(move || {
             own.se_linux.label_images(&own.image_directory());
         }));
     }

@@ -27,13 +27,13 @@ use std::time::Duration;
 
 use agent_plan::node::admission::preemption;
 use agent_plan::pod::{pods, restart};
+use common::task::JoinSet;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::runtime::watcher::{self, Event};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::Error;
@@ -317,7 +317,7 @@ impl Dispatcher {
             }
         }
         let context = Arc::clone(&self.context);
-        let files = tokio::task::spawn_blocking(move || context.volumes.pods()).await;
+        let files = common::task::spawn_blocking(move || context.volumes.pods()).await;
         if let Ok(Ok(files)) = files {
             for uid in files.into_iter().filter(|uid| !self.listed.contains(uid)) {
                 let first = format!("{uid}-0");

@@ -4,8 +4,10 @@
 //! - [`memory`]: returns memory to the kernel while a daemon is idle
 //! - [`notify`]: notifications to the service manager
 //! - [`shares`]: fair shares of a limited number of slots per client
+//! - [`task`]: tasks whose futures are boxed
 
 pub mod log;
 pub mod memory;
 pub mod notify;
 pub mod shares;
+pub mod task;

@@ -263,7 +263,7 @@ impl ImagePullRecords {
         let _turn = self.writing.lock().await;
         let (path, written) = (self.path.clone(), self.known().written());
         // After a pull, the disk may be busy for long.
-        let writing = tokio::task::spawn_blocking(move || write(&path, &written)).await;
+        let writing = common::task::spawn_blocking(move || write(&path, &written)).await;
         let written = writing.map_err(io::Error::other).flatten();
         self.known().unwritten = written.is_err();
         written

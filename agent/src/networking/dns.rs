@@ -260,14 +260,14 @@ async fn place(context: &Context, ranges: Option<Ranges>) -> Option<Place> {
         });
     }
     let local = context.parts.network.local_address()?;
-    if tokio::task::spawn_blocking(network::local::is_shut)
+    if common::task::spawn_blocking(network::local::is_shut)
         .await
         .unwrap_or(false)
     {
         warn!("a firewall drops what pods send to the node: they ask the machine's name servers");
         return None;
     }
-    let held = tokio::task::spawn_blocking(network::local::hold).await.ok()?;
+    let held = common::task::spawn_blocking(network::local::hold).await.ok()?;
     let failed = |error: &network::Error| warn!(error = image::chain(error), "names of the cluster are not answered");
     held.inspect_err(failed).ok()?;
     Some(Place {
@@ -334,7 +334,7 @@ async fn write_changes(context: &Arc<Context>) {
             continue;
         }
         let own = Arc::clone(context);
-        let written = tokio::task::spawn_blocking(move || {
+        let written = common::task::spawn_blocking(move || {
             let services = own.services.borrow().clone().unwrap_or_default();
             let slices = own.slices().clone();
             let ranges = own.parts.network.served().map(|served| served.ranges);

@@ -426,7 +426,7 @@ impl Follower {
                 tables.change(&changes)
             }
         };
-        let done = tokio::task::spawn_blocking(work).await;
+        let done = common::task::spawn_blocking(work).await;
         done.map_err(|error| error.to_string())?
             .map_err(|error| image::chain(&error))
     }

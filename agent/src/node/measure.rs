@@ -186,7 +186,7 @@ impl Context {
     /// Takes a sample. The kernel's files do not wait for a disk, but there are many of them.
     pub(crate) async fn look(self: &Arc<Self>) -> Option<Look> {
         let context = Arc::clone(self);
-        tokio::task::spawn_blocking(move || context.look_now()).await.ok()
+        common::task::spawn_blocking(move || context.look_now()).await.ok()
     }
 
     fn look_now(&self) -> Look {

@@ -158,7 +158,7 @@ async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace)
 /// True if the agent is stopped because systemd is shutting down the machine.
 async fn is_stopping() -> bool {
     let socket: PathBuf = bus::system();
-    let asked = tokio::task::spawn_blocking(move || logind::is_stopping(&socket));
+    let asked = common::task::spawn_blocking(move || logind::is_stopping(&socket));
     matches!(tokio::time::timeout(ANSWER, asked).await, Ok(Ok(Ok(true))))
 }
 

@@ -38,9 +38,9 @@ use agent_plan::pod::resize::{told, wanted};
 use agent_plan::pod::termination::Termination;
 use agent_plan::pod::{pods, status};
 use agent_plan::shift;
+use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
-use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
 use crate::client::events::Urgent;

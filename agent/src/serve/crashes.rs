@@ -20,7 +20,7 @@ pub(super) struct Of {
 
 /// Returns the failed containers of pods with this name.
 pub(super) async fn answer(State(context): State<Arc<Context>>, Query(of): Query<Of>) -> Response {
-    let read = tokio::task::spawn_blocking(move || context.crashes.of(&of.namespace, &of.pod)).await;
+    let read = common::task::spawn_blocking(move || context.crashes.of(&of.namespace, &of.pod)).await;
     match read {
         Ok(Ok(stories)) => Json(json!({"items": stories})).into_response(),
         Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),

@@ -16,7 +16,7 @@ use crate::context::Context;
 /// Creates the directory of a volume and returns its path.
 pub(super) async fn make(State(context): State<Arc<Context>>, Path(name): Path<String>) -> Response {
     let volumes = context.local_path.clone();
-    match tokio::task::spawn_blocking(move || volumes.make(&name)).await {
+    match common::task::spawn_blocking(move || volumes.make(&name)).await {
         Ok(Ok(path)) => {
             info!(path = %path.display(), "directory of a volume made");
             Json(json!({"path": path})).into_response()
@@ -29,7 +29,7 @@ pub(super) async fn make(State(context): State<Arc<Context>>, Path(name): Path<S
 /// Removes the directory of a volume.
 pub(super) async fn remove(State(context): State<Arc<Context>>, Path(name): Path<String>) -> Response {
     let volumes = context.local_path.clone();
-    let removed = tokio::task::spawn_blocking(move || volumes.remove(&name).map(|there| (there, name)));
+    let removed = common::task::spawn_blocking(move || volumes.remove(&name).map(|there| (there, name)));
     match removed.await {
         Ok(Ok((true, volume))) => {
             info!(volume, "directory of a volume removed");

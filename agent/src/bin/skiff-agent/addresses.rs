@@ -97,7 +97,7 @@ impl Choice {
     /// Like [`Self::find`], beside the executor: the name may have to be asked for.
     async fn look(&self) -> Option<Vec<IpAddr>> {
         let own = self.clone();
-        let found = tokio::task::spawn_blocking(move || own.find()).await;
+        let found = common::task::spawn_blocking(move || own.find()).await;
         found.inspect_err(|error| info!(%error, "look for an address")).ok()?
     }
 }

@@ -45,7 +45,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 Err(error) => failures.push(image::chain(&error)),
             }
             if network.local_address().is_some() {
-                let released = tokio::task::spawn_blocking(network::local::release).await;
+                let released = common::task::spawn_blocking(network::local::release).await;
                 failures.extend(released.into_iter().filter_map(|gone| Some(image::chain(&gone.err()?))));
             }
         }

@@ -106,7 +106,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let config = arguments.config(port, addresses.clone())?;
     remove_unwanted(arguments, &config);
     let (context, events) = agent::context(config, parts)?;
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = common::task::JoinSet::new();
     let (own_images, shared, own_cancel) = (images.clone(), Arc::clone(&context), cancel.clone());
     tasks.spawn(async move {
         agent::serve::socket(&socket, own_images, shared, own_cancel)

@@ -10,13 +10,14 @@ use std::time::Duration;
 use agent_plan::network::proxy::HealthCheck;
 use axum::response::{IntoResponse, Response};
 use common::shares::Shares;
+use common::task::JoinSet;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
 

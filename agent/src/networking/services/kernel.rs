@@ -175,7 +175,7 @@ impl Kernel {
             };
             (parts, done)
         };
-        let (parts, done) = match tokio::task::spawn_blocking(work).await {
+        let (parts, done) = match common::task::spawn_blocking(work).await {
             Ok(done) => done,
             Err(error) => {
                 tracing::error!(%error, "nothing leads to Services any more");
@@ -206,7 +206,7 @@ impl Kernel {
 
 async fn forget(datagrams: Datagrams) {
     let work = move || network::services::forget(&datagrams);
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+    if let Ok(Err(error)) = common::task::spawn_blocking(work).await {
         warn!(
             error = image::chain(&error),
             "datagrams may go to endpoints that are gone"

@@ -17,7 +17,7 @@ pub(super) async fn observe(context: &Arc<Context>) -> Observations {
     }
     let context = Arc::clone(context);
     // A foreign file system (NFS, FUSE) may block for a while.
-    let looked = tokio::task::spawn_blocking(move || observe_now(&context)).await;
+    let looked = common::task::spawn_blocking(move || observe_now(&context)).await;
     looked.unwrap_or_default()
 }
 
@@ -69,7 +69,7 @@ fn memory_of_pods(context: &Context) -> Option<i64> {
 /// holds everything.
 pub(super) async fn layout(context: &Arc<Context>) -> Layout {
     let context = Arc::clone(context);
-    let looked = tokio::task::spawn_blocking(move || layout_now(&context)).await;
+    let looked = common::task::spawn_blocking(move || layout_now(&context)).await;
     looked.ok().flatten().unwrap_or_default()
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use agent_plan::node::storage::{self, ContainerUse, DiskUse, Used};
 use agent_plan::pod::pods;
+use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Pod;
 use runtime::Written;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
@@ -127,7 +128,7 @@ pub(super) async fn measure(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Di
 async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> Option<Parts> {
     let written = written(context, pod).await;
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));
-    tokio::task::spawn_blocking(move || measure_now(&context, &pod, &written))
+    common::task::spawn_blocking(move || measure_now(&context, &pod, &written))
         .await
         .ok()
 }

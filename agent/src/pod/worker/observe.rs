@@ -99,7 +99,7 @@ impl Worker {
         let end = End::new(attempt, exit, &usage, &output);
         let (context, pod, container) = (Arc::clone(&self.context), Arc::clone(&self.pod), container.to_owned());
         self.tasks.spawn(async move {
-            let written = tokio::task::spawn_blocking(move || context.crashes.add(&pod, &container, end)).await;
+            let written = common::task::spawn_blocking(move || context.crashes.add(&pod, &container, end)).await;
             match written {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => warn!(%error, "a failure could not be remembered"),

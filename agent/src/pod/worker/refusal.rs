@@ -26,7 +26,7 @@ pub(super) fn tell(context: &Arc<Context>, pod: &Arc<Pod>, rejection: &Rejection
     let end = End::refused(&rejection.reason, message, context.now());
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));
     // Not awaited, and failures are logged here.
-    drop(tokio::task::spawn_blocking(move || {
+    drop(common::task::spawn_blocking(move || {
         if let Err(error) = context.crashes.add(&pod, "", end) {
             warn!(%error, "a refusal could not be remembered");
         }

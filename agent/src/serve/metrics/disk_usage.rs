@@ -54,7 +54,7 @@ pub(in crate::serve) async fn parts(context: &Arc<Context>, pod: &Arc<Pod>) -> O
         Err(counts) => {
             let written = storage::written(context, pod).await;
             let (context, pod, receiver) = (Arc::clone(context), Arc::clone(pod), counts.subscribe());
-            tokio::task::spawn_blocking(move || {
+            common::task::spawn_blocking(move || {
                 let parts = storage::measure_now(&context, &pod, &written);
                 counts.send_replace(Some((Instant::now(), Arc::new(parts))));
             });

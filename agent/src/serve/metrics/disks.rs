@@ -125,7 +125,7 @@ async fn others(context: &Context, pod: &Arc<Pod>, time: Timestamp) -> Vec<Value
     // One at a time for any number of requests; a cancelled request frees its place.
     let counting = Arc::clone(&context.counting).lock_owned().await;
     let (volumes, pod) = (context.volumes.clone(), Arc::clone(pod));
-    let looking = tokio::task::spawn_blocking(move || {
+    let looking = common::task::spawn_blocking(move || {
         let _counting = counting;
         let told = |(name, path): (String, PathBuf)| {
             let (stat, used) = (statvfs(&path).ok()?, volume::measure(&path).ok()?);

@@ -258,7 +258,7 @@ async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)
         return Vec::new();
     };
     asking.stuck.store(false, Ordering::Relaxed);
-    let looking = tokio::task::spawn_blocking(move || {
+    let looking = common::task::spawn_blocking(move || {
         let _turn = turn;
         let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
         all.into_iter().filter_map(stat).collect::<Vec<_>>()

@@ -7,10 +7,10 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
+use common::task::JoinSet;
 use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 

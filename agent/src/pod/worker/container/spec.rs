@@ -35,7 +35,7 @@ pub(in crate::pod::worker) async fn specification(plan: &Arc<Plan>) -> Result<Co
     let plan = Arc::clone(plan);
     // The input is untrusted: it may be long, and the file systems that it is read from and bound
     // from may block.
-    let assembled = tokio::task::spawn_blocking(move || assemble(&plan, gathered)).await;
+    let assembled = common::task::spawn_blocking(move || assemble(&plan, gathered)).await;
     assembled.unwrap_or_else(|error| Err(Failure::creation(error.to_string())))
 }
 

@@ -315,7 +315,7 @@ pub(in crate::pod::worker) async fn volumes(
     sources.tokens = tokens.map_err(|error| Failure::mount(tokens::refused(spec, &error)))?;
     sources.claims = claims.map_err(Failure::mount)?;
     let (volumes, given, surroundings) = (context.volumes.clone(), pod.clone(), context.surroundings(addresses));
-    let made = tokio::task::spawn_blocking(move || volumes.prepare(&turn, &given, &sources, &surroundings)).await;
+    let made = common::task::spawn_blocking(move || volumes.prepare(&turn, &given, &sources, &surroundings)).await;
     match made {
         Ok(Ok(())) => {
             context.reached(uid, Step::Volumes);

@@ -52,7 +52,7 @@ async fn detach(context: &Context, id: &str) -> Result<(), String> {
 
 async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
     let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
-    match tokio::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
+    match common::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
         Ok(Ok(())) => {
             failpoint::reach("volumes removed");
             Ok(())
