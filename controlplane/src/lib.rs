@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::task::JoinSet;
 use etcd::Etcd;
 use server::authn::pki::{self, Pki, PkiError};
 use server::authn::tokens::SigningKey;
@@ -32,7 +33,6 @@ use server::transport::tls;
 use server::{Options, Server};
 use store::{Lock, Measures, Store};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use futures::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +89,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
     let scheduler = Scheduler::listen(&caches);
     options.metrics.watch_scheduler(scheduler.clone());
     let context = setup.context(events::SCHEDULER);
-    setup.tasks.spawn(scheduler::run(scheduler, context));
+    setup.spawn(scheduler::run(scheduler, context));
 
     // Watches start last: all listeners are registered by now.
     for reflecting in caches.reflect_all(&client(clients, options.version, MANAGER), cancel) {
@@ -185,7 +186,7 @@ impl Setup<'_> {
         let (garbage, queue, defined) = garbage::listen(caches);
         self.add(GARBAGE, queue, |_| garbage);
         let context = self.context(GARBAGE);
-        self.tasks.spawn(defined.follow(context));
+        self.spawn(defined.follow(context));
         let (ttl, queue) = ttl::listen(caches);
         self.add("ttl-controller", queue, |_| ttl);
         let ranges = self.options.pod_ranges.clone();
@@ -261,7 +262,12 @@ impl Setup<'_> {
     {
         self.options.metrics.watch(queue.clone());
         let context = self.context(account);
-        self.tasks.spawn(run(context, queue));
+        self.spawn(run(context, queue));
+    }
+
+    /// Boxes the future: tokio's code for a task is compiled for each type.
+    fn spawn(&mut self, running: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(running.boxed());
     }
 }
 
