@@ -9,6 +9,7 @@ use std::pin::Pin;
 use tokio::task::{self, AbortHandle, JoinHandle};
 
 /// [`task::JoinSet`] of boxed futures.
+#[derive(Debug)]
 pub struct JoinSet<T>(task::JoinSet<T>);
 
 impl<T> JoinSet<T> {

@@ -67,6 +67,19 @@ fn near() -> String {
     String::from_utf8(listed.unwrap().stdout).unwrap()
 }
 
+fn tunnel() -> String {
+    let tunnel = ip("-d link show pods-vx");
+    for part in [
+        "mtu 1350",
+        "vxlan id 77 local 172.30.0.1",
+        "nolearning",
+        "0a:58:0a:4d:00:00",
+    ] {
+        assert!(tunnel.contains(part), "{part}: {tunnel}");
+    }
+    tunnel
+}
+
 #[tokio::test]
 async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they_are_there() {
     let folder = machine();
@@ -80,15 +93,7 @@ async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they
     assert!(routes.contains("10.77.1.0/24 via 172.30.0.2 dev up0"), "{routes}");
     assert!(routes.contains("10.77.2.0/24 via 10.77.2.0 dev pods-vx"), "{routes}");
     assert!(routes.contains("fd77:2::/64 via fd77:2:: dev pods-vx"), "{routes}");
-    let tunnel = ip("-d link show pods-vx");
-    for part in [
-        "mtu 1350",
-        "vxlan id 77 local 172.30.0.1",
-        "nolearning",
-        "0a:58:0a:4d:00:00",
-    ] {
-        assert!(tunnel.contains(part), "{part}: {tunnel}");
-    }
+    let tunnel = tunnel();
     assert!(ip("addr show pods-vx").contains("inet 10.77.0.0/32"));
     assert!(
         fdb().contains("0a:58:0a:4d:02:00 dst 192.0.2.3 self permanent"),
@@ -128,8 +133,10 @@ async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they
     let limit = Duration::from_millis(300);
     while tokio::time::timeout(limit, news.changed()).await.is_ok() {}
     network.route(nodes()).await.unwrap();
-    let heard = tokio::time::timeout(limit, news.changed()).await;
-    assert!(heard.is_err(), "what stays is no news");
+    assert!(
+        tokio::time::timeout(limit, news.changed()).await.is_err(),
+        "what stays is no news"
+    );
 
     let mut less = nodes();
     less.peers.retain(|peer| peer.name == "near");

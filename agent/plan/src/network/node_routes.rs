@@ -141,7 +141,7 @@ pub struct Way {
     pub interface: u32,
     /// True if the address is on the interface's own link, without a router.
     pub on_link: bool,
-    /// True if the interface has neighbors by link-layer addresses. One of a VPN, such as WireGuard,
+    /// True if the interface has neighbors by link-layer addresses. One of a VPN, such as `WireGuard`,
     /// sends a packet to the peer that its destination, a pod, would have to belong to.
     pub has_neighbors: bool,
     /// The interface's MTU.

@@ -70,6 +70,7 @@ pub const SENT: Duration = Duration::from_secs(1);
 
 /// State of a node's entry of the record.
 #[derive(Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one is made for each plan")]
 pub enum Recorded {
     /// It is there.
     Yes,
