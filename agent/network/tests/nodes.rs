@@ -131,7 +131,7 @@ async fn nodes_are_reached_by_the_link_or_through_the_tunnel_for_as_long_as_they
     );
     let news = network.hear_routes().unwrap().unwrap();
     let limit = Duration::from_millis(300);
-    while tokio::time::timeout(limit, news.changed()).await.is_ok() {}
+    while let Ok(Ok(())) = tokio::time::timeout(limit, news.changed()).await {}
     network.route(nodes()).await.unwrap();
     assert!(
         tokio::time::timeout(limit, news.changed()).await.is_err(),

@@ -11,11 +11,10 @@ use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch_objects};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
-
-use crate::client::requests;
 
 /// Time to wait for the first answer of a watch, before the object is read with a GET.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -166,7 +165,8 @@ where
         + 'static,
 {
     let configuration = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut changes = pin!(requests::watch(api, configuration));
+    // A node may have a thousand of them: their pauses grow while the server is away.
+    let mut changes = pin!(watch_objects(api, configuration).default_backoff());
     let mut listed = false;
     while let Some(change) = changes.next().await {
         let seen = match change {

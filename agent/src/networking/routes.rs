@@ -216,7 +216,11 @@ impl Follower {
             }
         };
         context.rerouted.notify_one();
-        let is_new = |known: &mut Routed| std::mem::replace(known, state.clone()) != state;
+        let mut was_partly = false;
+        let is_new = |known: &mut Routed| {
+            was_partly = matches!(known, Routed::Partly(_));
+            std::mem::replace(known, state.clone()) != state
+        };
         if !context.routed.send_if_modified(is_new) {
             return;
         }
@@ -224,8 +228,11 @@ impl Follower {
             info!(nodes = peers.len(), "pods of other nodes are reached");
         } else if let Routed::Partly(why) = state {
             warn!(why, "pods of some nodes are not reached");
-            // The reason of upstream's route controller.
-            context.node_event(Kind::Warning, "FailedToCreateRoute", why);
+            // The condition tells of changes.
+            if !was_partly {
+                // The reason of upstream's route controller.
+                context.node_event(Kind::Warning, "FailedToCreateRoute", why);
+            }
         }
     }
 }

@@ -36,6 +36,9 @@ const NAME_SERVERS: &str = "skiff.dev/name-servers";
 /// Annotation with the ranges of the node's links, on which it can announce load balancers'
 /// addresses, and which are no pods'.
 const LINKS: &str = "skiff.dev/links";
+/// Reasons of [`NETWORK_UNAVAILABLE`].
+const UNREACHED: &str = "NodesUnreached";
+const NOT_CREATED: &str = "NoRouteCreated";
 const IMAGES: usize = 50;
 const NAMES_PER_IMAGE: usize = 5;
 /// Kubelet version that the agent implements.
@@ -257,7 +260,10 @@ fn firewall(blocked: Option<String>, old: &NodeStatus) -> Option<Verdict> {
 fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
     let mut known = old.conditions.iter().flatten();
     let before = known.find(|known| known.type_ == NETWORK_UNAVAILABLE);
+    let is_own = |known: &NodeCondition| matches!(known.reason.as_deref(), Some(UNREACHED | NOT_CREATED));
     let failed = match routed {
+        // What is left of a time when the node made them.
+        Routed::Elsewhere if before.is_some_and(is_own) => false,
         Routed::Elsewhere => return None,
         Routed::Pending => before.is_none_or(|known| known.status != "False"),
         Routed::Done => false,
@@ -266,14 +272,14 @@ fn routes(routed: Routed, old: &NodeStatus) -> Option<Verdict> {
             return Some(Verdict {
                 name: NETWORK_UNAVAILABLE,
                 holds: false,
-                reason: "NodesUnreached",
+                reason: UNREACHED,
                 message: why,
             });
         }
         Routed::Failed => true,
     };
     let (reason, message) = if failed {
-        ("NoRouteCreated", "RouteController failed to create a route")
+        (NOT_CREATED, "RouteController failed to create a route")
     } else {
         ("RouteCreated", "RouteController created a route")
     };
@@ -394,8 +400,9 @@ pub(super) fn heartbeat(status: &NodeStatus) -> Timestamp {
         .map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
-/// True if two statuses are equal except for times. Fields of other writers are ignored.
+/// True if two statuses are equal except for times. Fields and conditions of other writers are ignored.
 pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
+    let own = |known: &NodeCondition| new.conditions.iter().flatten().any(|own| own.type_ == known.type_);
     let bare = |status: &NodeStatus| {
         let mut status = NodeStatus {
             addresses: status.addresses.clone(),
@@ -413,6 +420,9 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
         for handler in status.runtime_handlers.iter_mut().flatten() {
             // The default handler has no name.
             handler.name = handler.name.take().filter(|name| !name.is_empty());
+        }
+        if let Some(conditions) = &mut status.conditions {
+            conditions.retain(own);
         }
         for condition in status.conditions.iter_mut().flatten() {
             condition.last_heartbeat_time = None;

@@ -58,12 +58,11 @@ fn condition<'a>(node: &'a Value, kind: &str) -> Option<&'a Value> {
 /// Reports what keeps connections to and from its pods from passing.
 pub(super) fn blocks(node: &Value) -> Vec<Finding> {
     let name = text_at(node, "/metadata/name");
-    let silent = readiness(node).map(|finding| finding.fact(format!("It is the node {name}.")));
-    silent
-        .into_iter()
-        .chain(firewall(node))
-        .chain(unreached(node))
-        .collect()
+    let which = |finding: Finding| finding.fact(format!("It is the node {name}."));
+    let silent = readiness(node).map(which);
+    // These may be others than the one that is asked about.
+    let unreached = unreached(node, Finding::note).map(which);
+    silent.into_iter().chain(firewall(node)).chain(unreached).collect()
 }
 
 fn explain(node: &Value) -> Vec<Finding> {
@@ -71,7 +70,7 @@ fn explain(node: &Value) -> Vec<Finding> {
     let mut found: Vec<Finding> = readiness(node)
         .into_iter()
         .chain(firewall(node))
-        .chain(unreached(node))
+        .chain(unreached(node, Finding::trouble))
         .collect();
     for (kind, advice) in PRESSURES {
         if let Some(condition) = holds(kind) {
@@ -118,9 +117,9 @@ pub(super) fn firewall(node: &Value) -> Option<Finding> {
 }
 
 /// Reports that the node has no routes to pods of some others.
-fn unreached(node: &Value) -> Option<Finding> {
+fn unreached(node: &Value, finding: fn(&'static str) -> Finding) -> Option<Finding> {
     let routes = condition(node, "NetworkUnavailable").filter(|found| text_at(found, "/reason") == UNREACHED)?;
-    let finding = Finding::trouble("The node does not reach the pods of some other nodes.");
+    let finding = finding("The node does not reach the pods of some other nodes.");
     let finding = finding.fact(text_at(routes, "/message"));
     Some(finding.advise("see that the machines reach the addresses that `kubectl get nodes -o wide` shows, and that no pod range overlaps their networks"))
 }

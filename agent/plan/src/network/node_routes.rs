@@ -215,7 +215,9 @@ pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode
             match led {
                 Ok(found) => {
                     taken.push(*range);
-                    routes.add(own, peer, *range, found);
+                    if let Some(found) = found {
+                        routes.add(own, peer, *range, found);
+                    }
                 }
                 Err(why) => {
                     routes
@@ -242,14 +244,14 @@ fn refusal(range: Range, taken: &[Range], own: &Peer, others: &[&Peer]) -> Optio
     (first.is_loopback() || first.is_multicast() || first.is_unspecified()).then_some("it is no range of pods")
 }
 
-/// The next hop, and the interface's MTU there.
+/// The next hop, and the interface's MTU there; `None` if others make the route.
 fn hop(
     own: &Peer,
     peer: &Peer,
     range: Range,
     ways: &BTreeMap<IpAddr, Way>,
     mode: Mode,
-) -> Result<(Hop, IpAddr, u32), &'static str> {
+) -> Result<Option<(Hop, IpAddr, u32)>, &'static str> {
     let way = |address: &IpAddr| Some((*address, *ways.get(address)?));
     let of_family = |v6: bool| peer.addresses.iter().filter(move |address| address.is_ipv6() == v6);
     let may_be_straight = |way: &Way| match mode {
@@ -262,18 +264,18 @@ fn hop(
         .find(|(_, way)| way.on_link && may_be_straight(way));
     if let Some((gateway, way)) = straight {
         let interface = way.interface;
-        return Ok((Hop::Direct { gateway, interface }, gateway, way.mtu));
+        return Ok(Some((Hop::Direct { gateway, interface }, gateway, way.mtu)));
     }
     if peer.addresses.is_empty() {
         return Err("the node has no address yet");
     }
     if mode == Mode::Direct {
-        return Err("the node is not on a link of this one");
+        return Ok(None);
     }
     let v6 = is_tunnel_v6(own).ok_or("this node has no address")?;
     let behind = of_family(v6).find_map(way);
     let (address, way) = behind.ok_or("this node has no way to its address")?;
-    Ok((Hop::Tunnel { gateway: range.address }, address, way.mtu))
+    Ok(Some((Hop::Tunnel { gateway: range.address }, address, way.mtu)))
 }
 
 /// Returns the IP family of the tunnel's outer packets.

@@ -381,6 +381,46 @@ mod tests {
         assert!((2..20).contains(&asked), "{asked} times in a minute");
     }
 
+    #[test]
+    fn events_are_read_in_any_order_of_their_members() {
+        let cache = Cache::<Pod>::new();
+        let read = |line: &str| match cache.change(line) {
+            Ok(None) => format!("{}, {} pods", cache.revision(), cache.all().len()),
+            Ok(Some(status)) => format!("{} {}", status.code, status.reason),
+            Err(error) => format!("cut off: {}", error.is_eof()),
+        };
+        let pod = |version: u32| format!(r#"{{"metadata":{{"name":"a","resourceVersion":"{version}"}},"more":[1]}}"#);
+        for (line, expected) in [
+            (format!(r#"{{"type":"ADDED","object":{}}}"#, pod(5)), "5, 1 pods"),
+            (
+                format!(r#"{{"more":{{}},"object":{},"type":"MODIFIED"}}"#, pod(6)),
+                "6, 1 pods",
+            ),
+            (format!(r#"{{"type":"ADDED","object":{}"#, pod(7)), "cut off: true"),
+            (
+                r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"8"}}}"#.to_owned(),
+                "8, 1 pods",
+            ),
+            (format!(r#"{{"object":{},"type":"DELETED"}}"#, pod(9)), "9, 0 pods"),
+            (
+                r#"{"type":"ERROR","object":{"code":410,"reason":"Expired"}}"#.to_owned(),
+                "410 Expired",
+            ),
+            (r#"{"type":"OTHER","object":{}}"#.to_owned(), "cut off: false"),
+            (format!(r#"{{"object":{}}}"#, pod(9)), "cut off: false"),
+            (r#"{"type":"ADDED"}"#.to_owned(), "cut off: false"),
+        ] {
+            assert_eq!(read(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_ends_within_an_answer_is_no_error_of_the_server() {
+        let within = io::Error::new(io::ErrorKind::UnexpectedEof, "the body ended");
+        assert!(is_cut_off(&io::Error::other(io::Error::other(within))));
+        assert!(!is_cut_off(&io::Error::other("too long")));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_change_that_cannot_be_read_does_not_freeze_the_cache() {
         let lists = Arc::new(AtomicU32::new(0));

@@ -1,7 +1,11 @@
 //! Quota controller: counts the usage of new or changed quotas. After that the server itself
 //! updates `used` with every commit, so this only resyncs at long intervals.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use api::{pod::Resources, quantity::Quantity, quota, registration::Registration};
 use controlplane_plan::step::{RESOURCE_QUOTAS, Resource};
@@ -159,26 +163,30 @@ async fn count_elsewhere(context: &Context, quota: &ResourceQuota, key: &Key, co
     let Ok((kinds, unknown)) = elsewhere::kinds(context).await else {
         return false;
     };
-    let mut away = unknown.iter().filter_map(|version| Some(version.split_once('/')?.0));
-    let mut whole = !away.any(|group| counted.keys().any(|name| name.ends_with(&format!(".{group}"))));
+    let mut missing: BTreeSet<String> = counted.keys().filter(|name| is_elsewhere(name)).cloned().collect();
+    let mut whole = true;
     for kind in kinds
         .iter()
         .filter(|kind| kind.namespaced && kind.supports(&["create", "list", "watch", "delete"]))
     {
-        let Some(sum) = counted.get_mut(&format!("count/{}.{}", kind.plural, kind.group)) else {
+        let name = format!("count/{}.{}", kind.plural, kind.group);
+        let Some(sum) = counted.get_mut(&name) else {
             continue;
         };
+        missing.remove(&name);
         let mut found = 0;
         let path = kind.collection(&key.namespace);
         match pages(context, &path, "", |_object| found += 1).await {
             Ok(()) => *sum = Quantity::units(found),
             Err(error) => {
                 debug!(quota = %key, resource = kind.plural, %error, "not counted");
-                whole = false;
+                // Who refuses will refuse again.
+                whole &= matches!(error.code(), 400..=428 | 430..=499);
             }
         }
     }
-    whole
+    let mut away = unknown.iter().filter_map(|version| Some(version.split_once('/')?.0));
+    whole && !away.any(|group| missing.iter().any(|name| name.ends_with(&format!(".{group}"))))
 }
 
 fn limits(quota: &ResourceQuota) -> BTreeMap<String, Text> {

@@ -104,7 +104,6 @@ fn nodes_on_the_link_are_reached_straight_and_others_through_the_tunnel() {
         &expect![[r"
             10.244.1.0/24 via 192.0.2.2 dev 2
             mtu 1500
-            c: 10.244.2.0/24: the node is not on a link of this one
         "]],
     );
     let asked: Vec<String> = asked(&own, &peers).iter().map(ToString::to_string).collect();
