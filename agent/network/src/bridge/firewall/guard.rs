@@ -51,7 +51,7 @@ fn script(bridge: &str) -> String {
                  icmpv6 type {{ nd-router-advert, nd-redirect }} drop
                  icmpv6 type nd-neighbor-advert iifname . @th,64,128 != @targets drop
                  iifname . ip6 saddr @own6 accept
-                 ip6 saddr :: meta l4proto ipv6-icmp accept
+                 ip6 saddr :: meta l4proto icmpv6 accept
                  drop
              }}
              chain passed {{
