@@ -2,6 +2,7 @@
 # make down    undoes the demo
 # make test    everything, end-to-end tests with real containers included; as root
 # make simulation   2,000 random histories of each controller (SEEDS=100 runs fewer), without network or containers
+# make vm      virtual machines with systemd: provisioning, a reboot, a power cut, uninstallation, with cgroup v2 and v1; as root
 # make check   format, lints, documentation, licences, unused dependencies
 # make dist    one archive of programs and units for this kind of machine, with its checksum, in target/dist
 # make bench   measures a release build on this machine; as root
@@ -15,7 +16,7 @@ target := $(or $(CARGO_TARGET_DIR),target)
 export SKIFF_CACHE
 export PATH := $(PATH):$(SKIFF_CACHE)/tools/bin
 
-.PHONY: demo down test simulation check bench release dist
+.PHONY: demo down test simulation vm check bench release dist
 
 demo: release
 	tests/demo --programs "$(target)/release" --state-dir "$(STATE)" $(if $(IMAGE),--image "$(IMAGE)")
@@ -43,6 +44,10 @@ test:
 
 simulation:
 	SEEDS=$(SEEDS) cargo test --locked --profile simulation --package tests --test simulation over_a_lossy_network
+
+vm: release
+	.ci/prerequisites --vm
+	tests/vm --programs "$(target)/release"
 
 check:
 	.ci/prerequisites --tools
