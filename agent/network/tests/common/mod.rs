@@ -15,7 +15,7 @@ pub(crate) fn machine() -> tempfile::TempDir {
     unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace; these tests need root");
     ip("link set lo up");
     // Addresses that are ready later are news of the links.
-    let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
+    std::fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
     ip("link add up0 type veth peer name up1");
     ip("link set up0 up mtu 1400");
     ip("link set up1 up");
