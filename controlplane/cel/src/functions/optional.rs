@@ -82,7 +82,7 @@ fn end<'a>(args: &[Value<'a>], from_back: bool) -> Result<Value<'a>, Error> {
 }
 
 /// `of[?at]`: the element, if it exists; absent for an absent operand.
-fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
+pub(super) fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
     match of {
         Value::Optional(None) => Ok(Value::Optional(None)),
         Value::Optional(Some(content)) => optional_index(content, at),

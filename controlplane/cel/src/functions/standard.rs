@@ -217,6 +217,8 @@ pub(super) fn index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Err
             map.get(&key)
                 .unwrap_or_else(|| Err(Error::new(format!("no such key: {}", shown(&key)))))
         }
+        // What follows `[?…]` is optional, too (`applyQualifiers` in `cel-go/interpreter/attributes.go`).
+        (Value::Optional(_), _) => super::optional::optional_index(of, at),
         _ => Err(Error::overload()),
     }
 }
