@@ -69,7 +69,7 @@ fn is_refusal(error: &watcher::Error) -> bool {
             | WatchStartFailed(kube::Error::Api(status))
             | WatchFailed(kube::Error::Api(status))
             | WatchError(status)
-            if status.is_forbidden()
+            if status.code == 403
     )
 }
 

@@ -40,8 +40,9 @@ async fn a_cluster_address_is_reached_by_pods_by_itself_and_by_the_node() {
     assert_eq!(lab.ask(CLIENT, "10.96.0.20:80"), format!("web {client}"));
     assert_eq!(lab.send(CLIENT, "10.96.0.20:53"), format!("web {client}"));
     assert_eq!(lab.ask(From::Node, "10.96.0.20:80"), "web 10.77.0.1");
-    lab.reroute("route del 10.96.0.0/16");
+    lab.reroute("route del default via 172.30.0.254");
     assert_eq!(lab.ask(From::Node, "10.96.0.20:80"), "web 10.77.0.1", "again");
+    lab.reroute("route add default via 172.30.0.254");
     assert_eq!(lab.ask(From::Pod("web"), "10.96.0.20:80"), "web 10.77.0.1", "itself");
     assert!(lab.ask(CLIENT, "[fd96::20]:80").starts_with("web fd00:77::"));
     assert!(lab.send(CLIENT, "[fd96::20]:53").starts_with("web fd00:77::"));
