@@ -18,7 +18,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::middleware::{BaseUri, BaseUriLayer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy};
 use tokio::sync::watch;
@@ -32,6 +32,10 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// An idle connection is probed after this time, and then at this interval.
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
+
+/// Time after which a connection is closed that pods' starts needed beside others; renewals of the
+/// lease come before it.
+const UNUSED: Duration = Duration::from_secs(15);
 
 /// Longest time until an answer begins, before the server is asked whether it lives.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -219,7 +223,10 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
     let mut connector = TimeoutConnector::new(configuration.rustls_https_connector_with_connector(proxied)?);
     connector.set_connect_timeout(configuration.connect_timeout);
     connector.set_read_timeout(configuration.read_timeout);
-    let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(UNUSED)
+        .build(connector);
     let servers = if servers.uris.is_empty() {
         Servers::new(std::slice::from_ref(&configuration.cluster_url))
     } else {
