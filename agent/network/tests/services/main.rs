@@ -24,7 +24,6 @@ use serde_json::json;
 const REFUSED: &str = "connection refused";
 /// Errors of a request that is not answered.
 const SILENT: &[&str] = &["timed out", "operation would block"];
-
 const CLIENT: From = From::Pod("client");
 
 #[tokio::test]
