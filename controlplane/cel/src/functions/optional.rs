@@ -1,7 +1,7 @@
 //! Optional values (`cel-go/cel/library.go`).
 
 use super::Function;
-use super::standard::{one, two};
+use super::standard::one;
 use crate::value::{Error, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {
@@ -41,7 +41,6 @@ pub(super) fn find(name: &str) -> Option<Function> {
         },
         "first" => |_, args| end(args, false),
         "last" => |_, args| end(args, true),
-        "_[?_]" => |_, args| two(args, optional_index),
         _ => return None,
     })
 }
@@ -79,27 +78,4 @@ fn end<'a>(args: &[Value<'a>], from_back: bool) -> Result<Value<'a>, Error> {
     list.get(index)
         .transpose()
         .map(|found| found.map_or(Value::Optional(None), Value::some))
-}
-
-/// `of[?at]`: the element, if it exists; absent for an absent operand.
-pub(super) fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
-    match of {
-        Value::Optional(None) => Ok(Value::Optional(None)),
-        Value::Optional(Some(content)) => optional_index(content, at),
-        Value::List(list) => {
-            let index = at.to_key().ok_or_else(Error::overload)?;
-            let place = match index.to_value() {
-                Value::Int(number) => usize::try_from(number).ok(),
-                Value::Uint(number) => usize::try_from(number).ok(),
-                _ => return Err(Error::overload()),
-            };
-            let found = place.and_then(|place| list.get(place)).transpose()?;
-            Ok(found.map_or(Value::Optional(None), Value::some))
-        }
-        Value::Map(map) => {
-            let found = at.to_key().and_then(|key| map.get(&key)).transpose()?;
-            Ok(found.map_or(Value::Optional(None), Value::some))
-        }
-        _ => Err(Error::overload()),
-    }
 }

@@ -25,6 +25,7 @@ pub(super) fn find(name: &str) -> Option<Function> {
         "_>_" => |_, args| ordered(args, Ordering::is_gt),
         "_>=_" => |_, args| ordered(args, Ordering::is_ge),
         "_[_]" => |_, args| two(args, index),
+        "_[?_]" => |_, args| two(args, optional_index),
         "@in" => |_, args| two(args, contained),
         "size" => size,
         "type" => type_of,
@@ -193,7 +194,7 @@ fn remainder<'a>(_: &mut Context<'_>, args: &[Value<'a>]) -> Result<Value<'a>, E
     }
 }
 
-pub(super) fn index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
+fn index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
     match (of, at) {
         (Value::List(list), _) => {
             let number = match at {
@@ -218,7 +219,30 @@ pub(super) fn index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Err
                 .unwrap_or_else(|| Err(Error::new(format!("no such key: {}", shown(&key)))))
         }
         // What follows `[?…]` is optional, too (`applyQualifiers` in `cel-go/interpreter/attributes.go`).
-        (Value::Optional(_), _) => super::optional::optional_index(of, at),
+        (Value::Optional(_), _) => optional_index(of, at),
+        _ => Err(Error::overload()),
+    }
+}
+
+/// `of[?at]`: the element, if it exists; absent for an absent operand.
+fn optional_index<'a>(of: &Value<'a>, at: &Value<'a>) -> Result<Value<'a>, Error> {
+    match of {
+        Value::Optional(None) => Ok(Value::Optional(None)),
+        Value::Optional(Some(content)) => optional_index(content, at),
+        Value::List(list) => {
+            let index = at.to_key().ok_or_else(Error::overload)?;
+            let place = match index.to_value() {
+                Value::Int(number) => usize::try_from(number).ok(),
+                Value::Uint(number) => usize::try_from(number).ok(),
+                _ => return Err(Error::overload()),
+            };
+            let found = place.and_then(|place| list.get(place)).transpose()?;
+            Ok(found.map_or(Value::Optional(None), Value::some))
+        }
+        Value::Map(map) => {
+            let found = at.to_key().and_then(|key| map.get(&key)).transpose()?;
+            Ok(found.map_or(Value::Optional(None), Value::some))
+        }
         _ => Err(Error::overload()),
     }
 }
