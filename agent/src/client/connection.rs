@@ -326,6 +326,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_connection_that_nothing_uses_is_closed() {
+        let (listener, uri) = listen().await;
+        let client = client(&[uri]);
+        let kept = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        let (asked, mut connection) = tokio::join!(client.send(get("/")), answer(&listener, kept));
+        asked.unwrap().into_body().collect().await.unwrap();
+        tokio::time::pause();
+        let ended = tokio::time::timeout(UNUSED * 3, connection.read_u8()).await;
+        assert!(ended.expect("it ends").is_err());
+    }
+
+    #[tokio::test]
     async fn a_server_that_has_lost_its_store_is_left() {
         let ((first, one), (second, other)) = (listen().await, listen().await);
         let client = client(&[one, other]);
