@@ -1,5 +1,6 @@
-//! Connection to the API server. If its packets are dropped, the kernel reports it after half a
-//! minute: an idle watch would not notice it otherwise.
+//! Connection to the API server, which all requests share over HTTP/2: each costs the server a
+//! handshake and buffers. If its packets are dropped, the kernel reports it after half a minute: an
+//! idle watch would not notice it otherwise.
 //!
 //! Of several servers of the cluster, one is asked. When it does not answer, the next one is:
 //! requests that were certainly not sent go there at once, others fail and are retried by their
@@ -15,12 +16,13 @@ use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::middleware::{BaseUri, BaseUriLayer};
-use kube::client::{Body, ClientBuilder, ConfigExt as _, retry::RetryPolicy};
+use kube::client::{Body, ClientBuilder, ConfigExt as _, RustlsTlsError, retry::RetryPolicy};
 use tokio::sync::watch;
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _};
@@ -33,9 +35,15 @@ const SILENCE: Duration = Duration::from_secs(30);
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 
-/// Time after which a connection is closed that pods' starts needed beside others; renewals of the
-/// lease come before it.
+/// Time after which a connection is closed that pods' starts needed beside the first one, which
+/// renewals of the lease keep.
 const UNUSED: Duration = Duration::from_secs(15);
+
+/// Requests and watches that share a connection; the next one goes to another connection. A server
+/// makes the client wait beyond its limit, which is 250 here and upstream: for ever, if they are watches.
+const STREAMS: usize = 200;
+/// Connections to a server: for as many watches as a node's pods refer to objects.
+const CONNECTIONS: usize = 16;
 
 /// Longest time until an answer begins, before the server is asked whether it lives.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -94,6 +102,40 @@ impl Servers {
 #[error("another API server is asked now")]
 struct Left;
 
+/// Client that spreads requests over connections by the number of those that are not over.
+#[derive(Clone)]
+struct Connections<C>(Arc<[(legacy::Client<C, Body>, Arc<()>); CONNECTIONS]>);
+
+impl<C> Service<Request<Body>> for Connections<C>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
+    type Response = Response<Held>;
+    type Error = legacy::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, legacy::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), legacy::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let free = self
+            .0
+            .iter()
+            .find(|(_, requests)| Arc::strong_count(requests) <= STREAMS);
+        let (client, held) = free.unwrap_or(&self.0[CONNECTIONS - 1]);
+        let (asked, held) = (client.request(request), Arc::clone(held));
+        Box::pin(async move {
+            let answer = asked.await?;
+            Ok(answer.map(|inner| Held {
+                inner,
+                left: None,
+                _connection: held,
+            }))
+        })
+    }
+}
+
 /// Client of several servers.
 #[derive(Clone)]
 struct Failover<S> {
@@ -104,7 +146,7 @@ struct Failover<S> {
 
 impl<S> Failover<S>
 where
-    S: Service<Request<Body>, Response = Response<Incoming>, Error = legacy::Error> + Clone,
+    S: Service<Request<Body>, Response = Response<Held>, Error = legacy::Error> + Clone,
 {
     async fn ask(&self, mut request: Request<Body>) -> Result<Response<Held>, BoxError> {
         let mut others = self.ways.len();
@@ -124,11 +166,11 @@ where
                 // A server that has lost its store answers so.
                 Ok(Ok(answer)) if several && answer.status() == StatusCode::GATEWAY_TIMEOUT => {
                     self.servers.leave(at);
-                    return Ok(answer.map(|inner| Held { inner, left: None }));
+                    return Ok(answer);
                 }
-                Ok(Ok(answer)) => {
-                    let left = self.servers.left(at);
-                    return Ok(answer.map(|inner| Held { inner, left }));
+                Ok(Ok(mut answer)) => {
+                    answer.body_mut().left = self.servers.left(at);
+                    return Ok(answer);
                 }
                 Ok(Err(error)) => (error.is_connect(), BoxError::from(error)),
                 Err(elapsed) => (false, elapsed.into()),
@@ -145,7 +187,7 @@ where
 
 impl<S> Service<Request<Body>> for Failover<S>
 where
-    S: Service<Request<Body>, Response = Response<Incoming>, Error = legacy::Error> + Clone + Send + Sync + 'static,
+    S: Service<Request<Body>, Response = Response<Held>, Error = legacy::Error> + Clone + Send + Sync + 'static,
     S::Future: Send,
 {
     type Response = Response<Held>;
@@ -164,7 +206,7 @@ where
 
 async fn is_alive<S>(way: BaseUri<S>) -> bool
 where
-    S: Service<Request<Body>, Response = Response<Incoming>, Error = legacy::Error>,
+    S: Service<Request<Body>, Response = Response<Held>, Error = legacy::Error>,
 {
     let Ok(request) = Request::get("/livez").body(Body::empty()) else {
         return false;
@@ -188,6 +230,8 @@ fn copy(request: &Request<Body>) -> Option<Request<Body>> {
 struct Held {
     inner: Incoming,
     left: Option<BoxFuture<'static, ()>>,
+    /// Counts the requests of its connection.
+    _connection: Arc<()>,
 }
 
 impl hyper::body::Body for Held {
@@ -220,13 +264,15 @@ impl hyper::body::Body for Held {
 pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<kube::Client> {
     configuration.headers.push((USER_AGENT, user_agent()?));
     let proxied = common_proxy::Connector::new(connector(), configuration.proxy_url.clone());
-    let mut connector = TimeoutConnector::new(configuration.rustls_https_connector_with_connector(proxied)?);
+    let mut connector = TimeoutConnector::new(secure(&configuration, proxied)?);
     connector.set_connect_timeout(configuration.connect_timeout);
     connector.set_read_timeout(configuration.read_timeout);
-    let client: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(UNUSED)
-        .build(connector);
+    let connection = |_| {
+        let mut builder = legacy::Client::builder(TokioExecutor::new());
+        builder.pool_timer(TokioTimer::new()).pool_idle_timeout(UNUSED);
+        (builder.build(connector.clone()), Arc::new(()))
+    };
+    let client = Connections(Arc::new(std::array::from_fn(connection)));
     let servers = if servers.uris.is_empty() {
         Servers::new(std::slice::from_ref(&configuration.cluster_url))
     } else {
@@ -249,6 +295,19 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
     Ok(ClientBuilder::new(service, configuration.default_namespace).build())
 }
 
+/// Returns kube's connector, which offers HTTP/2, too.
+fn secure<C>(configuration: &kube::Config, connector: C) -> kube::Result<HttpsConnector<C>> {
+    let mut tls = configuration.rustls_client_config()?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let Some(name) = &configuration.tls_server_name else {
+        return Ok(HttpsConnector::from((connector, tls)));
+    };
+    let name = name.clone().try_into();
+    let name = name.map_err(|error| kube::Error::RustlsTls(RustlsTlsError::InvalidServerName(error)))?;
+    let resolver = Arc::new(FixedServerNameResolver::new(name));
+    Ok(HttpsConnector::new(connector, tls, false, resolver))
+}
+
 fn user_agent() -> kube::Result<HeaderValue> {
     let name = format!(
         "kubelet/{VERSION} ({}/{}) kubernetes/skiff",
@@ -268,135 +327,4 @@ fn connector() -> HttpConnector {
 }
 
 #[cfg(test)]
-mod tests {
-    use http_body_util::BodyExt as _;
-    use socket2::SockRef;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::{TcpListener, TcpSocket, TcpStream};
-
-    use super::*;
-
-    async fn listen() -> (TcpListener, Uri) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        (listener, uri)
-    }
-
-    fn client(uris: &[Uri]) -> kube::Client {
-        open(kube::Config::new(uris[0].clone()), &Servers::new(uris)).unwrap()
-    }
-
-    fn get(path: &str) -> Request<Body> {
-        Request::get(path).body(Body::empty()).unwrap()
-    }
-
-    /// Reads the head of a request.
-    async fn request(connection: &mut TcpStream) -> String {
-        let mut request = Vec::new();
-        while !request.ends_with(b"\r\n\r\n") {
-            request.push(connection.read_u8().await.unwrap());
-        }
-        String::from_utf8(request).unwrap()
-    }
-
-    /// Reads a request of the next connection, and answers it with this.
-    async fn answer(listener: &TcpListener, text: &str) -> TcpStream {
-        let (mut connection, _) = listener.accept().await.unwrap();
-        request(&mut connection).await;
-        connection.write_all(text.as_bytes()).await.unwrap();
-        connection
-    }
-
-    const WHOLE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
-    const BEGUN: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n";
-
-    #[tokio::test]
-    async fn the_next_server_is_asked_and_watches_begin_again_when_one_is_gone() {
-        let ((first, one), (second, other)) = (listen().await, listen().await);
-        let client = client(&[one, other]);
-        let (begun, _connection) = tokio::join!(client.send(get("/watch")), answer(&first, BEGUN));
-        let mut watch = begun.unwrap().into_body();
-        watch.frame().await.unwrap().unwrap();
-        drop(first);
-        for _ in 0..2 {
-            let (asked, _) = tokio::join!(client.send(get("/")), answer(&second, WHOLE));
-            assert_eq!(asked.unwrap().into_body().collect().await.unwrap().to_bytes(), "{}");
-        }
-        assert!(watch.frame().await.unwrap().is_err(), "the watch of the first one ends");
-    }
-
-    #[tokio::test]
-    async fn a_connection_that_nothing_uses_is_closed() {
-        let (listener, uri) = listen().await;
-        let client = client(&[uri]);
-        let kept = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
-        let (asked, mut connection) = tokio::join!(client.send(get("/")), answer(&listener, kept));
-        asked.unwrap().into_body().collect().await.unwrap();
-        tokio::time::pause();
-        let ended = tokio::time::timeout(UNUSED * 3, connection.read_u8()).await;
-        assert!(ended.expect("it ends").is_err());
-    }
-
-    #[tokio::test]
-    async fn a_server_that_has_lost_its_store_is_left() {
-        let ((first, one), (second, other)) = (listen().await, listen().await);
-        let client = client(&[one, other]);
-        let lost = "HTTP/1.1 504 Gateway Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        let (asked, ..) = tokio::join!(client.send(get("/")), answer(&first, lost), answer(&second, WHOLE));
-        assert_eq!(asked.unwrap().status(), StatusCode::OK);
-    }
-
-    #[tokio::test]
-    async fn the_kubeconfigs_proxy_leads_to_the_server() {
-        let (proxy, at) = listen().await;
-        let mut configuration = kube::Config::new("http://192.0.2.1:6443".parse().unwrap());
-        configuration.proxy_url = Some(at);
-        let client = open(configuration, &Servers::new(&[])).unwrap();
-        let led = async {
-            let (mut connection, _) = proxy.accept().await.unwrap();
-            let asked = request(&mut connection).await;
-            assert!(asked.starts_with("CONNECT 192.0.2.1:6443 HTTP/1.1\r\n"), "{asked}");
-            connection.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
-            request(&mut connection).await;
-            connection.write_all(WHOLE.as_bytes()).await.unwrap();
-            connection
-        };
-        let (asked, _connection) = tokio::join!(client.send(get("/")), led);
-        assert_eq!(asked.unwrap().status(), StatusCode::OK);
-    }
-
-    #[tokio::test]
-    async fn a_request_fails_once_no_server_is_there_and_goes_on_when_one_is() {
-        // Ports that nobody else gets, and at which nobody listens yet.
-        let [first, second] = [(); 2].map(|()| {
-            let socket = TcpSocket::new_v4().unwrap();
-            socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-            socket
-        });
-        let uris: [Uri; 2] = [&first, &second].map(|socket| {
-            let uri = format!("http://{}", socket.local_addr().unwrap());
-            uri.parse().unwrap()
-        });
-        let client = client(&uris);
-        client.send(get("/")).await.unwrap_err();
-        let first = first.listen(1).unwrap();
-        let (asked, _) = tokio::join!(client.send(get("/")), answer(&first, WHOLE));
-        asked.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_connection_whose_packets_vanish_ends_soon() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let uri = format!("https://{address}/").parse().unwrap();
-        let stream = connector().oneshot(uri).await.unwrap().into_inner();
-        let socket = SockRef::from(&stream);
-        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SILENCE));
-        assert!(
-            socket.keepalive().unwrap(),
-            "what waits for news is asked for a sign of life"
-        );
-        assert_eq!(socket.tcp_keepalive_time().unwrap(), IDLE);
-        assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE);
-    }
-}
+mod tests;
