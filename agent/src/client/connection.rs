@@ -42,6 +42,9 @@ const UNUSED: Duration = Duration::from_secs(15);
 /// Requests and watches that share a connection; the next one goes to another connection. A server
 /// makes the client wait beyond its limit, which is 250 here and upstream: for ever, if they are watches.
 const STREAMS: usize = 200;
+/// Bytes that a connection takes before they are read, as many as client-go's: a watch that is read late holds up
+/// no other.
+const WINDOW: u32 = 1 << 30;
 /// Connections to a server: for as many watches as a node's pods refer to objects.
 const CONNECTIONS: usize = 16;
 
@@ -270,6 +273,7 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
     let connection = |_| {
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_idle_timeout(UNUSED);
+        builder.http2_initial_connection_window_size(WINDOW);
         (builder.build(connector.clone()), Arc::new(()))
     };
     let client = Connections(Arc::new(std::array::from_fn(connection)));

@@ -134,7 +134,7 @@ async fn a_connection_whose_packets_vanish_ends_soon() {
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE);
 }
 
-/// Serves HTTP/2 over TLS to this number of connections: answers begin and never end.
+/// Serves HTTP/2 over TLS to this number of connections: answers begin with 32 KiB and never end.
 async fn serve_watches(listener: TcpListener, connections: usize) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -152,8 +152,8 @@ async fn serve_watches(listener: TcpListener, connections: usize) {
         let stream = acceptor.accept(connection).await.unwrap();
         served.spawn(async move {
             let service = hyper::service::service_fn(async |_| {
-                let begun =
-                    futures::stream::once(async { Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"{"))) });
+                let begun = Frame::data(Bytes::from_static(&[b' '; 32 << 10]));
+                let begun = futures::stream::once(async { Ok::<_, std::io::Error>(begun) });
                 let watch = futures::StreamExt::chain(begun, futures::stream::pending());
                 Ok::<_, std::io::Error>(Response::new(StreamBody::new(watch)))
             });
@@ -180,6 +180,10 @@ async fn watches_share_a_connection_up_to_the_servers_limit_and_then_use_another
             let watch = tokio::time::timeout(SILENCE, client.send(get("/watch"))).await;
             watches.push(watch.unwrap_or_else(|_| panic!("watch {number} waits")).unwrap());
         }
+        // It is told although nobody reads the others.
+        let last = watches.last_mut().unwrap().body_mut().frame();
+        let told = tokio::time::timeout(SILENCE, last).await;
+        told.expect("the last watch is not held up").unwrap().unwrap();
     };
     tokio::select! {
         () = watching => {}
