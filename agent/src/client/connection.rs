@@ -31,7 +31,8 @@ use crate::node::{VERSION, architecture};
 
 /// Longest time that sent data may stay unacknowledged by the peer.
 const SILENCE: Duration = Duration::from_secs(30);
-/// An idle connection is probed after this time, and then at this interval.
+/// An idle connection is probed after this time, and then at this interval. A server has as long to answer a ping
+/// after [`SILENCE`], as in client-go (`k8s.io/apimachinery/pkg/util/net/http.go`).
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
 
@@ -274,6 +275,11 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
         let mut builder = legacy::Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new()).pool_idle_timeout(UNUSED);
         builder.http2_initial_connection_window_size(WINDOW);
+        // A proxy acknowledges data for a server that is gone.
+        builder
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(SILENCE)
+            .http2_keep_alive_timeout(IDLE);
         (builder.build(connector.clone()), Arc::new(()))
     };
     let client = Connections(Arc::new(std::array::from_fn(connection)));
