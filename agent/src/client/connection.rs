@@ -330,6 +330,7 @@ fn user_agent() -> kube::Result<HeaderValue> {
 fn connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
+    connector.set_nodelay(true);
     connector.set_tcp_user_timeout(Some(SILENCE));
     connector.set_keepalive(Some(IDLE));
     connector.set_keepalive_interval(Some(PROBE));

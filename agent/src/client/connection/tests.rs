@@ -149,6 +149,7 @@ async fn serve_watches(listener: TcpListener, connections: usize) {
     let mut served = JoinSet::new();
     for _ in 0..connections {
         let (connection, _) = listener.accept().await.unwrap();
+        connection.set_nodelay(true).unwrap();
         let stream = acceptor.accept(connection).await.unwrap();
         served.spawn(async move {
             let service = hyper::service::service_fn(async |_| {
