@@ -1,6 +1,6 @@
 //! OpenAPI documents: the parts that stock clients use.
 
-use controlplane_api::schema::Schema;
+use controlplane_api::schema::{Form, Schema};
 use controlplane_api::{KINDS, openapi};
 use serde_json::{Value, json};
 
@@ -138,20 +138,31 @@ fn defaults_and_values_are_upstreams() {
     assert_eq!(policy["enum"], json!(["Always", "Never", "OnFailure"]));
     let description = policy["description"].as_str().unwrap();
     assert!(description.ends_with("\n\nPossible enum values:\n - `\"Always\"`\n - `\"Never\"`\n - `\"OnFailure\"`"));
+    let policy = property("Container", "imagePullPolicy");
+    let description = policy["description"].as_str().unwrap();
+    assert!(description.contains("\n - `\"Always\"` means that kubelet always attempts to pull the latest image."));
     let families = property("ServiceSpec", "ipFamilies");
     assert_eq!(families["items"]["enum"], json!(["", "IPv4", "IPv6"]));
+    assert_eq!(families.get("enum"), None);
+    assert!(!families["description"].as_str().unwrap().contains("enum"));
+    let resizes = property("PersistentVolumeClaimStatus", "allocatedResourceStatuses");
+    assert_eq!(resizes["additionalProperties"]["enum"][4], "NodeResizePending");
+    assert_eq!(property("PodSecurityContext", "seLinuxChangePolicy").get("enum"), None);
 }
 
 #[test]
 fn every_enumeration_belongs_to_a_field() {
     let text = include_str!("../schema/enums.txt");
-    assert!(text.lines().is_sorted());
-    for line in text.lines() {
-        let (name, values) = line.split_once(' ').unwrap();
+    let names = text.lines().filter_map(|line| line.strip_prefix("# "));
+    for name in names {
         let (message, field) = name.rsplit_once('.').unwrap();
         let schema = Schema::named(message).unwrap_or_else(|| panic!("{message}"));
-        assert!(schema.field(field).is_some(), "{name}");
-        assert!(values.split(' ').is_sorted(), "{name}");
+        let field = schema.field(field).unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(field.form, Form::String, "{name}");
+    }
+    let values = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    for line in values.filter(|line| *line != "Possible enum values:") {
+        assert!(line.starts_with(" - `\""), "{line}");
     }
 }
 

@@ -39,7 +39,7 @@ pub const V3_PROTOBUF_MEDIA_TYPE: &str = "application/com.github.proto-openapi.s
 
 /// Revision of the generator itself, so that clients do not use documents of an older one from
 /// their caches.
-const REVISION: u32 = 6;
+const REVISION: u32 = 7;
 
 /// Response to `/openapi/v3`: URL of each document, with a hash that changes with its content.
 pub fn v3_index<'p>(documents: impl IntoIterator<Item = (&'p str, &'p str)>) -> Value {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::{Field, Form, ListType, Schema, Shape};
 
-/// `MESSAGE.FIELD VALUE VALUE …`, sorted; `""` is an empty value. Upstream's fields whose types are
-/// enumerations.
+/// Upstream's fields whose types are enumerations, written by `schema/enums.py`: a line
+/// `# MESSAGE.FIELD` for each, then the end of their descriptions, with the values in backticks.
 static ENUMS: &str = include_str!("../../../schema/enums.txt");
 
 /// Adds the extensions and defaults of one property of a message.
@@ -99,20 +99,32 @@ fn with_default(members: &mut Map<String, Value>, default: Value) {
     members.insert("default".to_owned(), default);
 }
 
+/// Adds the enum; that of a list or a map to its values, without a text.
 fn enumeration(members: &mut Map<String, Value>, message: Schema, field: &Field) {
-    let name = format!("{}.{} ", message.name(), field.json);
-    let Some(values) = ENUMS.lines().find_map(|line| line.strip_prefix(&name)) else {
+    if field.form != Form::String {
+        return;
+    }
+    let name = format!("# {}.{}\n", message.name(), field.json);
+    let Some((_, record)) = ENUMS.split_once(&name) else {
         return;
     };
-    let values: Vec<&str> = values.split(' ').map(|value| value.trim_matches('"')).collect();
-    if let Some(Value::String(description)) = members.get_mut("description") {
-        let lines = values.iter().map(|value| format!("\n - `{value:?}`"));
-        description.push_str("\n\nPossible enum values:");
-        description.extend(lines);
-    }
-    let values = json!(values);
-    match members.get_mut("items") {
-        Some(Value::Object(items)) => items.insert("enum".to_owned(), values),
-        _ => members.insert("enum".to_owned(), values),
+    let is_name = |line: &&str| line.starts_with('#');
+    let lines = record.lines().skip_while(is_name).take_while(|line| !is_name(line));
+    let lines: Vec<&str> = lines.collect();
+    let values = lines.iter().filter_map(|line| line.split('`').nth(1));
+    let values: Value = values.map(|value| value.trim_matches('"')).collect();
+    let inner = match field.shape {
+        Shape::One | Shape::Inline => None,
+        Shape::List => members.get_mut("items"),
+        Shape::Map => members.get_mut("additionalProperties"),
     };
+    if let Some(Value::Object(inner)) = inner {
+        inner.insert("enum".to_owned(), values);
+        return;
+    }
+    if let Some(Value::String(description)) = members.get_mut("description") {
+        description.push_str("\n\n");
+        description.push_str(&lines.join("\n"));
+    }
+    members.insert("enum".to_owned(), values);
 }
