@@ -126,13 +126,21 @@ fn defaults_and_values_are_upstreams() {
     assert_eq!(property("ContainerPort", "protocol")["default"], "TCP");
     assert_eq!(property("Pod", "spec")["default"], json!({}));
     assert_eq!(property("Container", "securityContext")["default"], json!(null));
+    assert_eq!(property("ContainerStatus", "state")["default"], json!({}));
+    assert_eq!(property("Event", "reportingInstance")["default"], "");
+    assert_eq!(property("FileKeySelector", "optional")["default"], false);
+    assert_eq!(property("ImageVolumeStatus", "imageRef").get("default"), None);
+    assert_eq!(property("RBDVolumeSource", "pool")["default"], "rbd");
+    assert_eq!(property("ReplicationControllerSpec", "replicas")["default"], 1);
+    assert_eq!(property("ScaleIOVolumeSource", "secretRef").get("default"), None);
     assert_eq!(
-        property("Container", "args")["items"],
-        json!({"type": "string", "default": ""})
+        property("WeightedPodAffinityTerm", "podAffinityTerm")["default"],
+        json!({})
     );
+    assert_eq!(property("Container", "args")["items"], json!({"type": "string"}));
     assert_eq!(
         property("PodSpec", "containers")["items"],
-        json!({"allOf": [{"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"}], "default": {}})
+        json!({"$ref": "#/components/schemas/io.k8s.api.core.v1.Container"})
     );
     let policy = property("PodSpec", "restartPolicy");
     assert_eq!(policy["enum"], json!(["Always", "Never", "OnFailure"]));
@@ -163,6 +171,19 @@ fn every_enumeration_belongs_to_a_field() {
     let values = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in values.filter(|line| *line != "Possible enum values:") {
         assert!(line.starts_with(" - `\""), "{line}");
+    }
+}
+
+#[test]
+fn every_default_belongs_to_a_field() {
+    let text = include_str!("../schema/defaults.txt");
+    assert!(text.lines().is_sorted());
+    for line in text.lines() {
+        let (name, default) = line.split_once(' ').unwrap();
+        let (message, field) = name.rsplit_once('.').unwrap();
+        let schema = Schema::named(message).unwrap_or_else(|| panic!("{message}"));
+        assert!(schema.field(field).is_some(), "{name}");
+        assert!(serde_json::from_str::<Value>(default).is_ok(), "{line}");
     }
 }
 

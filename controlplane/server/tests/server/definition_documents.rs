@@ -53,7 +53,7 @@ async fn a_definition_is_described_as_soon_as_it_is_there() {
         assert_eq!(fields, &json!([{"fieldPath": "spec.color"}]), "{name}");
     }
     let items = &schemas["com.example.v1.TabList"]["properties"]["items"]["items"];
-    assert_eq!(items["allOf"][0]["$ref"], "#/components/schemas/com.example.v1.Tab");
+    assert_eq!(items["$ref"], "#/components/schemas/com.example.v1.Tab");
     let object = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/tabs/{name}"];
     let patches: Vec<&String> = object["patch"]["requestBody"]["content"]
         .as_object()

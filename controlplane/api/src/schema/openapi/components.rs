@@ -276,7 +276,7 @@ fn list(row: &Registration, name: &str, of: Option<&Value>) -> Value {
             "items": {
                 "description": text(2, format!("List of {} objects.", row.kind)),
                 "type": "array",
-                "items": {"allOf": [reference(name)], "default": {}},
+                "items": reference(name),
             },
         },
         "required": ["items"],

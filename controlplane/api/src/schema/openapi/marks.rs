@@ -9,13 +9,17 @@ use crate::schema::{Field, Form, ListType, Schema, Shape};
 /// `# MESSAGE.FIELD` for each, then the end of their descriptions, with the values in backticks.
 static ENUMS: &str = include_str!("../../../schema/enums.txt");
 
+/// `MESSAGE.FIELD VALUE`, sorted: upstream's defaults that do not follow from the types and from
+/// what is required, as those of pointers that are required and of `+default`; `null` is none.
+static DEFAULTS: &str = include_str!("../../../schema/defaults.txt");
+
 /// Adds the extensions and defaults of one property of a message.
 pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, required: bool) {
     let Some(members) = property.as_object_mut() else {
         return;
     };
     extensions(members, field);
-    defaults(members, field, required);
+    defaults(members, message, field, required);
     enumeration(members, message, field);
 }
 
@@ -54,9 +58,35 @@ fn extensions(members: &mut Map<String, Value>, field: &Field) {
     }
 }
 
-/// Adds Go's zero values as defaults for fields that are not pointers.
-fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
-    let zero = match field.form {
+/// Adds Go's zero values as defaults for fields that are not pointers; the values of lists and maps
+/// have none.
+fn defaults(members: &mut Map<String, Value>, message: Schema, field: &Field, required: bool) {
+    if field.shape != Shape::One {
+        return;
+    }
+    let name = format!("{}.{} ", message.name(), field.json);
+    let default = if let Some(own) = DEFAULTS.lines().find_map(|line| line.strip_prefix(&name)) {
+        serde_json::from_str(own).unwrap_or_default()
+    } else if let Some(default) = field.key_default {
+        Value::from(default)
+    } else if field.always_written || required {
+        zero(field.form)
+    } else {
+        Value::Null
+    };
+    if default.is_null() {
+        return;
+    }
+    // OpenAPI 3.0 ignores the siblings of a reference.
+    if let Some(reference) = members.remove("$ref") {
+        members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
+    }
+    members.insert("default".to_owned(), default);
+}
+
+/// Go's zero value in JSON; `null` if it is not a default.
+fn zero(form: Form) -> Value {
+    match form {
         Form::String => json!(""),
         Form::Bool => json!(false),
         Form::Int32 | Form::Int64 | Form::Double => json!(0),
@@ -70,33 +100,8 @@ fn defaults(members: &mut Map<String, Value>, field: &Field, required: bool) {
         | Form::RawExtension
         | Form::FieldsV1
         | Form::Strings
-        | Form::Alternative(_) => return,
-    };
-    let is_message = matches!(field.form, Form::Message(_));
-    let inner = match field.shape {
-        Shape::Inline => return,
-        Shape::One => {
-            if let Some(default) = field.key_default {
-                members.insert("default".to_owned(), Value::from(default));
-            } else if if is_message { field.always_written } else { required } {
-                with_default(members, zero);
-            }
-            return;
-        }
-        Shape::List => members.get_mut("items"),
-        Shape::Map => members.get_mut("additionalProperties"),
-    };
-    if let Some(Value::Object(inner)) = inner {
-        with_default(inner, zero);
+        | Form::Alternative(_) => Value::Null,
     }
-}
-
-/// Adds a default. OpenAPI 3.0 ignores the siblings of a reference.
-fn with_default(members: &mut Map<String, Value>, default: Value) {
-    if let Some(reference) = members.remove("$ref") {
-        members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
-    }
-    members.insert("default".to_owned(), default);
 }
 
 /// Adds the enum; that of a list or a map to its values, without a text.
