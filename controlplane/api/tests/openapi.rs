@@ -208,10 +208,9 @@ fn patch_keys_and_special_types_are_upstreams() {
     assert!(spec["description"].is_string());
     let quantity = &schemas["io.k8s.apimachinery.pkg.api.resource.Quantity"];
     assert_eq!(quantity["oneOf"], json!([{"type": "string"}, {"type": "number"}]));
-    assert_eq!(
-        schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"]["format"],
-        "int-or-string"
-    );
+    let either = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
+    assert_eq!(either["format"], "int-or-string");
+    assert_eq!(either["oneOf"], json!([{"type": "integer"}, {"type": "string"}]));
     assert_eq!(
         schemas["io.k8s.apimachinery.pkg.apis.meta.v1.Time"]["format"],
         "date-time"
@@ -288,6 +287,12 @@ fn watches_and_lists_are_described() {
     for field in ["apiVersion", "kind"] {
         assert_eq!(list["properties"][field], one["properties"][field]);
     }
+    let embedded = &schemas["io.k8s.api.core.v1.PersistentVolumeClaim"];
+    assert_eq!(embedded.get("required"), None);
+    assert_eq!(
+        embedded["x-kubernetes-group-version-kind"],
+        json!([{"group": "", "version": "v1", "kind": "PersistentVolumeClaim"}])
+    );
 }
 
 /// A name may be empty where Go has no pointer, for older clients.

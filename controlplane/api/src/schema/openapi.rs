@@ -86,7 +86,7 @@ fn paths_at(kinds: &[Registration], path: &str) -> Map<String, Value> {
 }
 
 fn schemas_at(kinds: &[Registration], path: &str) -> Map<String, Value> {
-    Root::find(kinds, path).map_or_else(|| components::of(&rows_of(kinds, path)), |root| root.schemas())
+    Root::find(kinds, path).map_or_else(|| components::of(kinds, &rows_of(kinds, path)), |root| root.schemas())
 }
 
 /// The paths of all documents: `api`, `api/v1`, `apis`, `apis/apps`, `apis/apps/v1`, `version`.

@@ -52,8 +52,9 @@ pub(super) const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 pub(super) const EVICTION: &str = "io.k8s.api.policy.v1.Eviction";
 pub(super) const TOKEN_REQUEST: &str = "io.k8s.api.authentication.v1.TokenRequest";
 
-/// All definitions that the rows of one group version need.
-pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
+/// All definitions that the rows of one group version need. Some embed one of the other kinds, as a
+/// StatefulSet its claims.
+pub(super) fn of(kinds: &[Registration], rows: &[&Registration]) -> Map<String, Value> {
     let has = |subresource| rows.iter().any(|row| row.has(subresource));
     let mut definitions = defined(|generator| {
         generator.subschema_for::<APIResourceList>();
@@ -78,15 +79,15 @@ pub(super) fn of(rows: &[&Registration]) -> Map<String, Value> {
             }
         }
     });
-    for row in rows {
-        let name = name_of(row);
-        if let Some(definition) = definitions.get_mut(&name) {
+    for row in kinds {
+        if let Some(definition) = definitions.get_mut(&name_of(row)) {
             mark_kind(definition, &[group_version_kind(row.group, row.version, row.kind)]);
         }
-        if row.verbs != Verbs::CreateOnly {
-            let list = list(row, &name, definitions.get(&name));
-            definitions.insert(format!("{name}List"), list);
-        }
+    }
+    for row in rows.iter().filter(|row| row.verbs != Verbs::CreateOnly) {
+        let name = name_of(row);
+        let list = list(row, &name, definitions.get(&name));
+        definitions.insert(format!("{name}List"), list);
     }
     if let Some(event) = definitions.get_mut(WATCH_EVENT) {
         describe_object(event);
@@ -305,13 +306,14 @@ fn finish(name: &str, definition: &mut Value) {
         return;
     }
     let either = match name {
-        INT_OR_STRING => Some(("integer", Some("int-or-string"))),
-        QUANTITY => Some(("number", None)),
+        INT_OR_STRING => Some((["integer", "string"], Some("int-or-string"))),
+        QUANTITY => Some((["string", "number"], None)),
         _ => None,
     };
-    if let Some((number, format)) = either {
+    if let Some((types, format)) = either {
         members.remove("x-kubernetes-int-or-string");
-        members.insert("oneOf".to_owned(), json!([{"type": "string"}, {"type": number}]));
+        let types = types.map(|own| json!({"type": own}));
+        members.insert("oneOf".to_owned(), json!(types));
         if let Some(format) = format {
             members.insert("format".to_owned(), Value::from(format));
         }

@@ -62,7 +62,7 @@ impl Defined<'_> {
     }
 
     fn schemas(&self, publish: impl Fn(Option<Value>) -> Value) -> Map<String, Value> {
-        let mut all = components::of(&self.rows);
+        let mut all = components::of(&[], &self.rows);
         for row in &self.rows {
             let mut schema = publish((self.schema)(row));
             if let Some(members) = schema.as_object_mut() {
