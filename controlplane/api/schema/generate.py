@@ -97,8 +97,15 @@ NEWER = {
         ("apply_configuration", 3, "", "api.admissionregistration.v1.ApplyConfiguration", {}),
         ("json_patch", 4, "", "api.admissionregistration.v1.JSONPatch", {})],
     "api.core.v1.ImageVolumeStatus": [("image_ref", 1, "", "string", {})],
+    "api.core.v1.NodeAllocatableResourceClaimStatus": [
+        ("resource_claim_name", 1, "", "string", {}),
+        ("containers", 2, "*", "string", {"listType": "set"}),
+        ("resources", 3, "%", "apimachinery.pkg.api.resource.Quantity", {})],
     "api.core.v1.PodSchedulingGroup": [("pod_group_name", 1, "", "string", {})],
     "api.core.v1.PodSpec": [("scheduling_group", 43, "", "api.core.v1.PodSchedulingGroup", {})],
+    "api.core.v1.PodStatus": [
+        ("node_allocatable_resource_claim_statuses", 21, "*", "api.core.v1.NodeAllocatableResourceClaimStatus",
+         {"listType": "atomic"})],
     "api.core.v1.ResourceHealth": [("message", 6, "", "string", {})],
     "api.core.v1.VolumeMountStatus": [("volume_status", 5, "", "api.core.v1.VolumeStatus", {})],
     "api.core.v1.VolumeStatus": [("image", 1, "", "api.core.v1.ImageVolumeStatus", {})],

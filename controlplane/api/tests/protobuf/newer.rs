@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use crate::MAGIC;
 
 /// The message and the field.
-const NEWER: [(&str, &str); 10] = [
+const NEWER: [(&str, &str); 11] = [
     ("core.v1.PodSpec", "schedulingGroup"),
+    ("core.v1.PodStatus", "nodeAllocatableResourceClaimStatuses"),
     ("core.v1.ResourceHealth", "message"),
     ("core.v1.VolumeMountStatus", "volumeStatus"),
     ("meta.v1.ListMeta", "shardInfo"),
@@ -70,6 +71,18 @@ struct PodSpec {
 struct PodStatus {
     #[prost(message, repeated, tag = "8")]
     container_statuses: Vec<ContainerStatus>,
+    #[prost(message, repeated, tag = "21")]
+    node_allocatable_resource_claim_statuses: Vec<ClaimStatus>,
+}
+
+#[derive(PartialEq, Message)]
+struct ClaimStatus {
+    #[prost(string, optional, tag = "1")]
+    resource_claim_name: Option<String>,
+    #[prost(string, repeated, tag = "2")]
+    containers: Vec<String>,
+    #[prost(btree_map = "string, message", tag = "3")]
+    resources: std::collections::BTreeMap<String, Quantity>,
 }
 
 #[derive(PartialEq, Message)]
@@ -177,6 +190,12 @@ fn text(text: &str) -> Option<Text> {
     })
 }
 
+fn quantity(text: &str) -> Quantity {
+    Quantity {
+        string: Some(text.to_owned()),
+    }
+}
+
 /// Decodes a message of ours with another implementation.
 fn read<M: Message + Default>(api_version: &str, kind: &str, object: &Value) -> M {
     let mut object = object.clone();
@@ -196,15 +215,27 @@ fn newer_fields_of_pods_have_upstreams_numbers() {
         &json!({
             "metadata": {},
             "spec": {"containers": [{"name": "a", "resources": {}}], "schedulingGroup": {"podGroupName": "group"}},
-            "status": {"containerStatuses": [{
-                "name": "a", "ready": false, "restartCount": 0, "image": "i", "imageID": "d", "state": {}, "lastState": {},
-                "volumeMounts": [{"name": "v", "mountPath": "/v", "volumeStatus": {"image": {"imageRef": "sha256:1"}}}],
-                "allocatedResourcesStatus": [{"name": "n", "resources": [{"resourceID": "r", "message": "hot"}]}],
-            }]},
+            "status": {
+                "containerStatuses": [{
+                    "name": "a", "ready": false, "restartCount": 0, "image": "i", "imageID": "d", "state": {}, "lastState": {},
+                    "volumeMounts": [{"name": "v", "mountPath": "/v", "volumeStatus": {"image": {"imageRef": "sha256:1"}}}],
+                    "allocatedResourcesStatus": [{"name": "n", "resources": [{"resourceID": "r", "message": "hot"}]}],
+                }],
+                "nodeAllocatableResourceClaimStatuses": [
+                    {"resourceClaimName": "claim", "containers": ["a"], "resources": {"cpu": "2"}},
+                ],
+            },
         }),
     );
     assert_eq!(pod.spec.unwrap().scheduling_group, text("group"));
-    let status = &pod.status.unwrap().container_statuses[0];
+    let status = pod.status.unwrap();
+    let claim = ClaimStatus {
+        resource_claim_name: Some("claim".to_owned()),
+        containers: vec!["a".to_owned()],
+        resources: [("cpu".to_owned(), quantity("2"))].into(),
+    };
+    assert_eq!(status.node_allocatable_resource_claim_statuses, [claim]);
+    let status = &status.container_statuses[0];
     assert_eq!(
         status.volume_mounts[0].volume_status,
         Some(VolumeStatus {
@@ -240,9 +271,7 @@ fn newer_fields_of_devices_drivers_and_lists_have_upstreams_numbers() {
     assert_eq!(device.attributes["a"], attribute);
     let mapping = Mapping {
         capacity_key: Some("cores".to_owned()),
-        allocation_multiplier: Some(Quantity {
-            string: Some("2".to_owned()),
-        }),
+        allocation_multiplier: Some(quantity("2")),
     };
     assert_eq!(device.node_allocatable_resource_mappings["cpu"], mapping);
 
