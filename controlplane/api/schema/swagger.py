@@ -49,7 +49,7 @@ def main():
     lines = []
     for name, definition in sorted(document["definitions"].items()):
         members = definition.get("properties", {})
-        if re.fullmatch(r"io\.k8s\.api\.\w+\.v\d+\.\w+List", name) and {"kind", "items"} <= set(members):
+        if re.fullmatch(r"io\.k8s\.(api|[\w-]+\.pkg\.apis)\.\w+\.v\d+\.\w+List", name) and {"kind", "items"} <= set(members):
             said = [definition, members.get("metadata", {}), members["items"]]
             texts = [one.get("description", "") for one in said]
             lines.append("\t".join([name.removeprefix("io.k8s.api."), *texts]) + "\n")
