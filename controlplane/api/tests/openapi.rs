@@ -206,6 +206,10 @@ fn patch_keys_and_special_types_are_upstreams() {
         json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}])
     );
     assert!(spec["description"].is_string());
+    assert_eq!(
+        schemas["io.k8s.api.core.v1.SeccompProfile"]["x-kubernetes-unions"],
+        json!([{"discriminator": "type", "fields-to-discriminateBy": {"localhostProfile": "LocalhostProfile"}}])
+    );
     let quantity = &schemas["io.k8s.apimachinery.pkg.api.resource.Quantity"];
     assert_eq!(quantity["oneOf"], json!([{"type": "string"}, {"type": "number"}]));
     let either = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
@@ -283,6 +287,11 @@ fn watches_and_lists_are_described() {
     let (list, one) = (
         &schemas["io.k8s.api.apps.v1.DeploymentList"],
         &schemas["io.k8s.api.apps.v1.Deployment"],
+    );
+    let definitions = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionList";
+    assert_eq!(
+        document("apis/apiextensions.k8s.io/v1")["components"]["schemas"][definitions]["description"],
+        "CustomResourceDefinitionList is a list of CustomResourceDefinition objects."
     );
     for field in ["apiVersion", "kind"] {
         assert_eq!(list["properties"][field], one["properties"][field]);

@@ -319,8 +319,8 @@ fn finish(name: &str, definition: &mut Value) {
         }
     }
     let schema = short_name(name).and_then(|name| Schema::named(&name));
-    if schema.is_some_and(Schema::is_atomic) {
-        members.insert("x-kubernetes-map-type".to_owned(), Value::from("atomic"));
+    if let Some(schema) = schema {
+        marks::mark_message(members, schema);
     }
     if let (Some(schema), Some(Value::Array(required))) = (schema, members.get_mut("required")) {
         required.sort_by_key(|name| schema.placed(name.as_str().unwrap_or_default()).map(|(place, _)| place));

@@ -1,5 +1,5 @@
 //! Properties of a field's schema in addition to its type: patch strategy, list type,
-//! default and enum.
+//! default and enum; and those of a message.
 
 use serde_json::{Map, Value, json};
 
@@ -12,6 +12,45 @@ static ENUMS: &str = include_str!("../../../schema/enums.txt");
 /// `MESSAGE.FIELD VALUE`, sorted: upstream's defaults that do not follow from the types and from
 /// what is required, as those of pointers that are required and of `+default`; `null` is none.
 static DEFAULTS: &str = include_str!("../../../schema/defaults.txt");
+
+/// Upstream's unions (`+union`).
+const UNIONS: [(&str, &str); 6] = [
+    (
+        "core.v1.AppArmorProfile",
+        r#"{"discriminator": "type", "fields-to-discriminateBy": {"localhostProfile": "LocalhostProfile"}}"#,
+    ),
+    (
+        "core.v1.PodSchedulingGroup",
+        r#"{"fields-to-discriminateBy": {"podGroupName": "PodGroupName"}}"#,
+    ),
+    (
+        "core.v1.SeccompProfile",
+        r#"{"discriminator": "type", "fields-to-discriminateBy": {"localhostProfile": "LocalhostProfile"}}"#,
+    ),
+    (
+        "flowcontrol.v1.LimitResponse",
+        r#"{"discriminator": "type", "fields-to-discriminateBy": {"queuing": "Queuing"}}"#,
+    ),
+    (
+        "flowcontrol.v1.PriorityLevelConfigurationSpec",
+        r#"{"discriminator": "type", "fields-to-discriminateBy": {"exempt": "Exempt", "limited": "Limited"}}"#,
+    ),
+    (
+        "flowcontrol.v1.Subject",
+        r#"{"discriminator": "kind", "fields-to-discriminateBy": {"group": "Group", "serviceAccount": "ServiceAccount", "user": "User"}}"#,
+    ),
+];
+
+/// Adds the extensions of a message.
+pub(super) fn mark_message(members: &mut Map<String, Value>, message: Schema) {
+    if message.is_atomic() {
+        members.insert("x-kubernetes-map-type".to_owned(), Value::from("atomic"));
+    }
+    if let Some((_, union)) = UNIONS.iter().find(|(name, _)| *name == message.name()) {
+        let union: Value = serde_json::from_str(union).unwrap_or_default();
+        members.insert("x-kubernetes-unions".to_owned(), json!([union]));
+    }
+}
 
 /// Adds the extensions and defaults of one property of a message.
 pub(super) fn mark(property: &mut Value, message: Schema, field: &Field, required: bool) {
