@@ -2,7 +2,7 @@
 
 mod shown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -17,6 +17,8 @@ pub(crate) use shown::shown;
 pub enum CellType {
     /// A text.
     Text,
+    /// A text that names an object.
+    Name,
     /// A whole number.
     Integer,
     /// True or false.
@@ -29,10 +31,18 @@ impl CellType {
     /// Upstream's name of the type.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Text => "string",
+            Self::Text | Self::Name => "string",
             Self::Integer => "integer",
             Self::Boolean => "boolean",
             Self::Date => "date",
+        }
+    }
+
+    /// `TableColumnDefinition.format` of the type.
+    pub const fn format(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Text | Self::Integer | Self::Boolean | Self::Date => "",
         }
     }
 }
@@ -71,7 +81,7 @@ impl Shown {
 }
 
 impl<K> Column<K> {
-    /// Column of texts.
+    /// Column of texts, or of numbers that upstream declares as such.
     pub const fn text(name: &'static str, description: &'static str, cell: fn(&K, Timestamp) -> Value) -> Self {
         Self {
             name,
@@ -143,6 +153,18 @@ pub fn or<'a>(text: Option<&'a str>, absent: &'a str) -> &'a str {
     text.filter(|text| !text.is_empty()).unwrap_or(absent)
 }
 
+/// Name of a class, marked if an annotation makes it the default one.
+pub(crate) fn class_name(metadata: &ObjectMeta, keys: &[&str]) -> String {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let annotations = metadata.annotations.as_ref();
+    let value = |key: &&str| annotations.and_then(|annotations| annotations.get(*key));
+    if keys.iter().filter_map(value).any(|value| value == "true") {
+        format!("{name} (default)")
+    } else {
+        name.to_owned()
+    }
+}
+
 /// Names and images of a template's containers, for the wide columns of workloads.
 pub(crate) fn containers(template: Option<&PodTemplateSpec>) -> (String, String) {
     let containers = template
@@ -182,6 +204,13 @@ pub(crate) fn truth(value: Option<bool>) -> &'static str {
         Some(false) => "False",
         None => "<unset>",
     }
+}
+
+/// Addresses of a load balancer's points, each an IP or else a host name, in order and once each.
+pub(crate) fn addresses<'a>(points: impl Iterator<Item = (Option<&'a str>, Option<&'a str>)>) -> Vec<&'a str> {
+    let filled = |text: &&str| !text.is_empty();
+    let all = points.filter_map(|(ip, name)| ip.filter(filled).or_else(|| name.filter(filled)));
+    all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Three items and the number of further ones.

@@ -11,7 +11,7 @@ use crate::workload::validation::each;
 impl Kind for ConfigMap {
     const SHORT_NAMES: &'static [&'static str] = &["cm"];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Data", "core.v1.ConfigMap.data", |map, _| {
+        Column::text("Data", "core.v1.ConfigMap.data", |map, _| {
             (map.data.iter().flatten().count() + map.binary_data.iter().flatten().count()).into()
         }),
         age_column(),

@@ -12,7 +12,7 @@ impl Kind for ControllerRevision {
         Column::text("Controller", "Controller of the object", |revision, _| {
             owner(revision).into()
         }),
-        Column::integer("Revision", "apps.v1.ControllerRevision.revision", |revision, _| {
+        Column::text("Revision", "apps.v1.ControllerRevision.revision", |revision, _| {
             revision.revision.into()
         }),
         age_column(),

@@ -29,12 +29,12 @@ impl Kind for Deployment {
             )
             .into()
         }),
-        Column::integer(
+        Column::text(
             "Up-to-date",
             "apps.v1.DeploymentStatus.updatedReplicas",
             |deployment, _| count(deployment, |status| status.updated_replicas).into(),
         ),
-        Column::integer(
+        Column::text(
             "Available",
             "apps.v1.DeploymentStatus.availableReplicas",
             |deployment, _| count(deployment, |status| status.available_replicas).into(),

@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::kind::{Dependents, Field, Kind, Representation, Updates};
 use crate::object::written;
 use crate::schema::decode::decode;
-use crate::table::{Column, age, since};
+use crate::table::{Column, age, or, since};
 use crate::value::invalid::Invalid;
 
 /// Event of either version, in its core form.
@@ -221,14 +221,11 @@ fn target(event: &core::Event) -> String {
 
 /// `kubelet, node-1`
 fn source(event: &core::Event) -> String {
-    let (component, host) = match event.source.as_ref().filter(|source| source.component.is_some()) {
-        Some(source) => (&source.component, &source.host),
-        None => (&event.reporting_component, &event.reporting_instance),
-    };
-    let component = component.clone().unwrap_or_default();
-    match host.as_deref().filter(|host| !host.is_empty()) {
-        Some(host) => format!("{component}, {host}"),
-        None => component,
+    let component = component(event);
+    let host = event.source.as_ref().and_then(|source| source.host.as_deref());
+    match or(host, event.reporting_instance.as_deref().unwrap_or_default()) {
+        "" => component,
+        host => format!("{component}, {host}"),
     }
 }
 

@@ -23,7 +23,7 @@ impl Kind for FlowSchema {
                     .into()
             },
         ),
-        Column::integer(
+        Column::text(
             "MatchingPrecedence",
             "flowcontrol.v1.FlowSchemaSpec.matchingPrecedence",
             |schema, _| {

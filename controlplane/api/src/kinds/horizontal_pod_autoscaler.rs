@@ -58,12 +58,12 @@ const fn columns<S: Versioned>() -> [Column<S>; 6] {
                 fewest.unwrap_or_else(|| "<unset>".to_owned()).into()
             },
         ),
-        Column::integer(
+        Column::text(
             "MaxPods",
             "autoscaling.v2.HorizontalPodAutoscalerSpec.maxReplicas",
             |scaler, _| scaler.newest().spec.max_replicas.into(),
         ),
-        Column::integer(
+        Column::text(
             "Replicas",
             "autoscaling.v2.HorizontalPodAutoscalerStatus.currentReplicas",
             |scaler, _| {

@@ -1,13 +1,11 @@
 //! Ingress: routing rules for external HTTP traffic to Services.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 
 mod validation;
 
 use crate::kind::{Kind, Subresource};
-use crate::table::{Column, age_column};
+use crate::table::{self, Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::warnings::has_annotation;
 
@@ -93,13 +91,15 @@ fn no_status() -> k8s_openapi::api::networking::v1::IngressStatus {
     }
 }
 
-/// `*`, or up to three hosts and the number of further rules.
+/// `*`, or up to three hosts and, if rules follow the third, the number of rules less three.
 fn hosts(spec: Option<&IngressSpec>) -> String {
     let rules = spec.and_then(|spec| spec.rules.as_deref()).unwrap_or_default();
-    let hosts = rules.iter().filter_map(|rule| rule.host.as_deref());
-    let mut hosts: Vec<&str> = hosts.filter(|host| !host.is_empty()).collect();
-    let more = hosts.len() > 3;
-    hosts.truncate(3);
+    let mut hosts: Vec<&str> = Vec::new();
+    let mut more = false;
+    for rule in rules {
+        more |= hosts.len() == 3;
+        hosts.extend(rule.host.as_deref().filter(|host| !more && !host.is_empty()));
+    }
     match (hosts.is_empty(), more) {
         (true, _) => "*".to_owned(),
         (false, true) => format!("{} + {} more...", hosts.join(","), rules.len().saturating_sub(3)),
@@ -113,14 +113,8 @@ fn address(ingress: &Ingress) -> String {
     let points = balancer
         .and_then(|balancer| balancer.ingress.as_deref())
         .unwrap_or_default();
-    let filled = |text: &&str| !text.is_empty();
-    let addresses = points.iter().filter_map(|point| {
-        let address = point.ip.as_deref().filter(filled);
-        address.or_else(|| point.hostname.as_deref().filter(filled))
-    });
-    addresses
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect::<Vec<_>>()
-        .join(",")
+    let points = points
+        .iter()
+        .map(|point| (point.ip.as_deref(), point.hostname.as_deref()));
+    table::addresses(points).join(",")
 }

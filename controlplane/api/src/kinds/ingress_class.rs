@@ -3,7 +3,7 @@
 use k8s_openapi::api::networking::v1::{IngressClass, IngressClassParametersReference};
 
 use crate::kind::Kind;
-use crate::table::{Column, age_column};
+use crate::table::{self, Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::defaults::text;
@@ -55,6 +55,10 @@ impl Kind for IngressClass {
         immutable(&mut errors, CONTROLLER, &controller(self), &controller(old));
         errors.extend(self.validate());
         errors
+    }
+
+    fn shown_name(&self) -> String {
+        table::class_name(&self.metadata, &["ingressclass.kubernetes.io/is-default-class"])
     }
 
     crate::spec_alone!();

@@ -31,7 +31,7 @@ impl Kind for Node {
             or(info(node, |info| &info.os_image), "<unknown>").into()
         }),
         Column::wide("Kernel-Version", "core.v1.NodeSystemInfo.kernelVersion", |node, _| {
-            or(info(node, |info| &info.kernel_version), "<unknown>").into()
+            kernel(node).into()
         }),
         Column::wide(
             "Container-Runtime",
@@ -177,6 +177,15 @@ fn roles(node: &Node) -> String {
 
 fn info(node: &Node, field: fn(&NodeSystemInfo) -> &String) -> Option<&str> {
     node.status.as_ref()?.node_info.as_ref().map(field).map(String::as_str)
+}
+
+/// `6.18.0 (amd64)`
+fn kernel(node: &Node) -> String {
+    let version = or(info(node, |info| &info.kernel_version), "<unknown>");
+    match info(node, |info| &info.architecture).filter(|architecture| !architecture.is_empty()) {
+        Some(architecture) => format!("{version} ({architecture})"),
+        None => version.to_owned(),
+    }
 }
 
 /// The first address of a type, or `<none>`.

@@ -18,7 +18,7 @@ const PEM: &[u8] = b"-----BEGIN";
 impl Kind for Secret {
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Type", "core.v1.Secret.type", |secret, _| secret.type_.clone().into()),
-        Column::integer("Data", "core.v1.Secret.data", |secret, _| {
+        Column::text("Data", "core.v1.Secret.data", |secret, _| {
             secret.data.iter().flatten().count().into()
         }),
         age_column(),

@@ -203,11 +203,11 @@ fn external(service: &Service) -> String {
         Some("LoadBalancer") => {
             let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
             let points = balancer.and_then(|balancer| balancer.ingress.as_ref());
-            let mut all: Vec<&str> = points
+            let points = points
                 .into_iter()
                 .flatten()
-                .filter_map(|at| at.ip.as_deref().or(at.hostname.as_deref()))
-                .collect();
+                .map(|at| (at.ip.as_deref(), at.hostname.as_deref()));
+            let mut all = table::addresses(points);
             all.extend(own);
             or(Some(&all.join(",")), "<pending>").to_owned()
         }

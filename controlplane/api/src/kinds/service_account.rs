@@ -20,12 +20,7 @@ impl Kind for ServiceAccount {
     const ANSWERS_DELETED: bool = true;
     const SHORT_NAMES: &'static [&'static str] = &["sa"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Token];
-    const COLUMNS: &'static [Column<Self>] = &[
-        Column::integer("Secrets", "core.v1.ServiceAccount.secrets", |account, _| {
-            account.secrets.iter().flatten().count().into()
-        }),
-        age_column(),
-    ];
+    const COLUMNS: &'static [Column<Self>] = &[age_column()];
 
     fn prepare_create(&mut self) {
         name_secrets(self);

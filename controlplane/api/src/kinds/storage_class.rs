@@ -3,7 +3,7 @@
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::kind::Kind;
-use crate::table::{Column, age_column};
+use crate::table::{self, Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::{immutable, one_of, storage};
 use crate::workload::warnings::old_label;
@@ -23,7 +23,7 @@ impl Kind for StorageClass {
             "storage.v1.StorageClass.volumeBindingMode",
             |class, _| class.volume_binding_mode.as_deref().unwrap_or("Immediate").into(),
         ),
-        Column::boolean(
+        Column::text(
             "AllowVolumeExpansion",
             "storage.v1.StorageClass.allowVolumeExpansion",
             |class, _| class.allow_volume_expansion.unwrap_or(false).into(),
@@ -82,18 +82,10 @@ impl Kind for StorageClass {
     }
 
     fn shown_name(&self) -> String {
-        let name = self.metadata.name.clone().unwrap_or_default();
-        let is_default = |key: &str| {
-            let annotations = self.metadata.annotations.as_ref();
-            annotations
-                .and_then(|annotations| annotations.get(key))
-                .is_some_and(|value| value == "true")
-        };
-        if is_default("storageclass.kubernetes.io/is-default-class")
-            || is_default("storageclass.beta.kubernetes.io/is-default-class")
-        {
-            return format!("{name} (default)");
-        }
-        name
+        let keys = [
+            "storageclass.kubernetes.io/is-default-class",
+            "storageclass.beta.kubernetes.io/is-default-class",
+        ];
+        table::class_name(&self.metadata, &keys)
     }
 }

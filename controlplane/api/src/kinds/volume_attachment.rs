@@ -3,7 +3,7 @@
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeError};
 
 use crate::kind::{Kind, Subresource, Updates};
-use crate::table::{Column, age_column};
+use crate::table::{CellType, Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names::dns1123_subdomain;
 use crate::workload::validation::{each, immutable_shown, internal, required};
@@ -14,11 +14,13 @@ impl Kind for VolumeAttachment {
     const UPDATES: Updates = Updates::CONDITIONAL;
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const COLUMNS: &'static [Column<Self>] = &[
-        Column::text(
-            "Attacher",
-            "storage.v1.VolumeAttachmentSpec.attacher",
-            |attachment, _| attachment.spec.attacher.as_str().into(),
-        ),
+        Column {
+            name: "Attacher",
+            cell_type: CellType::Name,
+            priority: 0,
+            description: "storage.v1.VolumeAttachmentSpec.attacher",
+            cell: |attachment, _| attachment.spec.attacher.as_str().into(),
+        },
         Column::text(
             "PV",
             "storage.v1.VolumeAttachmentSource.persistentVolumeName",

@@ -151,7 +151,7 @@ impl<K: Kind> Behavior for Of<K> {
         let rest = K::COLUMNS.iter().map(|column: &Column<K>| ColumnDefinition {
             name: Cow::Borrowed(column.name),
             cell_type: column.cell_type.name(),
-            format: "",
+            format: column.cell_type.format(),
             description: Cow::Borrowed(described(column.description)),
             priority: column.priority,
         });

@@ -69,6 +69,9 @@ fn shown(group: &str, plural: &str, change: impl FnOnce(&mut Value)) -> String {
 #[test]
 fn every_kind_has_upstreams_columns() {
     let none = |_: &mut Value| {};
+    let points =
+        json!([{"ip": "192.0.2.9"}, {"ip": "", "hostname": "example.com"}, {"ip": "192.0.2.8"}, {"ip": "192.0.2.9"}]);
+    let balancer = json!({"loadBalancer": {"ingress": points}});
     let cases = [
         shown("", "configmaps", none),
         shown("", "secrets", none),
@@ -84,12 +87,28 @@ fn every_kind_has_upstreams_columns() {
         shown("coordination.k8s.io", "leases", none),
         shown("discovery.k8s.io", "endpointslices", none),
         shown("scheduling.k8s.io", "priorityclasses", none),
+        shown("", "serviceaccounts", none),
+        shown("networking.k8s.io", "ingressclasses", |value| {
+            value["metadata"]["annotations"] = json!({"ingressclass.kubernetes.io/is-default-class": "true"});
+        }),
+        shown("networking.k8s.io", "ingresses", |value| {
+            value["spec"]["rules"] = json!([{"host": "a"}, {"host": "b"}, {"host": "c"}, {}]);
+            value["status"] = balancer.clone();
+        }),
+        shown("", "services", |value| {
+            value["spec"] = json!({"type": "LoadBalancer", "externalIPs": ["192.0.2.1"]});
+            value["status"] = balancer.clone();
+        }),
+        shown("", "events", |value| {
+            value["source"] = json!({"component": "kubelet"});
+            value["reportingInstance"] = json!("node-2");
+        }),
     ];
     let expected = expect_test::expect![[r#"
         settings | 3 | 10m
         password | Opaque | 2 | 10m
         team-a | Active | 10m
-        node-1 | Ready,SchedulingDisabled | control-plane,worker | 10m | v1.36.0 | 192.0.2.7 | <none> | Debian GNU/Linux 12 | 6.18.0 | youki://0.7.0
+        node-1 | Ready,SchedulingDisabled | control-plane,worker | 10m | v1.36.0 | 192.0.2.7 | <none> | Debian GNU/Linux 12 | 6.18.0 (amd64) | youki://0.7.0
         web | NodePort | <none> | <none> | 80/TCP,443:30443/TCP | 10m | app=nginx
         9m | Normal | Pulled | pod/web-1 | spec.containers{nginx} | kubelet, node-1 | Container image "nginx" already present on machine | 10m | 4 | web-1.17a
         10m | Normal | Scheduled | pod/web-1 |  | default-scheduler, default-scheduler-1 | Successfully assigned default/web-1 to node-1 | 10m | 1 | web-1.17b
@@ -97,7 +116,12 @@ fn every_kind_has_upstreams_columns() {
         nginx-deployment-6d4cf56db6 | 1 | 0 | 0 | 10m | nginx | nginx:1.14.2 | app=nginx,pod-template-hash=6d4cf56db6
         node-1 | node-1 | 10m
         web-abc | IPv4 | 80 | 10.244.0.2,10.244.0.3,10.244.0.4 + 1 more... | 10m
-        important | 1000 | false | 10m | PreemptLowerPriority"#]];
+        important | 1000 | false | 10m | PreemptLowerPriority
+        builder | 10m
+        nginx (default) | k8s.io/ingress-nginx | IngressParameters.k8s.example.com/lb | 10m
+        web | nginx | a,b,c + 1 more... | 192.0.2.8,192.0.2.9,example.com | 80, 443 | 10m
+        web | LoadBalancer | <none> | 192.0.2.8,192.0.2.9,example.com,192.0.2.1 | <none> | 10m | <none>
+        9m | Normal | Pulled | pod/web-1 | spec.containers{nginx} | kubelet, node-2 | Container image "nginx" already present on machine | 10m | 4 | web-1.17a"#]];
     expected.assert_eq(&cases.join("\n"));
 }
 
@@ -204,6 +228,8 @@ fn the_status_of_a_pod_follows_upstreams_chain() {
     let pulling = both(&running, &waiting("ImagePullBackOff"));
     assert_eq!(pod(&status(&started, &pulling), false), "2/3 ImagePullBackOff 0");
     assert_eq!(pod(&status(&started, &both(&done, &running)), false), "2/3 NotReady 0");
+    let error = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    assert_eq!(pod(&status(&started, &both(&done, &error)), false), "1/3 Error 0");
     let killed = json!({"terminated": {"exitCode": 137, "signal": 9}});
     assert_eq!(
         pod(&status(&started, &both(&killed, &running)), false),

@@ -105,6 +105,7 @@ impl Summary {
     fn add_containers(&mut self, pod: &Pod, status: &PodStatus) {
         let none = ContainerState::default();
         let mut running = false;
+        let mut error = None;
         for container in status.container_statuses.iter().flatten().rev() {
             self.restarts.add(container);
             let state = container.state.as_ref().unwrap_or(&none);
@@ -112,14 +113,22 @@ impl Summary {
                 reason.clone_into(&mut self.reason);
             } else if let Some(terminated) = &state.terminated {
                 self.reason = end_reason(terminated);
+                if terminated.exit_code != 0 {
+                    error = Some(self.reason.clone());
+                }
             } else if container.ready && state.running.is_some() {
                 running = true;
                 self.ready += 1;
             }
         }
-        if self.reason == "Completed" && running {
+        if self.reason == "Completed" {
             let ready = condition(pod, "Ready").is_some_and(|condition| condition.status == "True");
-            if ready { "Running" } else { "NotReady" }.clone_into(&mut self.reason);
+            match error {
+                _ if running && ready => "Running".clone_into(&mut self.reason),
+                Some(error) => self.reason = error,
+                None if running => "NotReady".clone_into(&mut self.reason),
+                None => {}
+            }
         }
     }
 
