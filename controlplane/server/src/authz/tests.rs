@@ -185,6 +185,7 @@ fn the_defaults_are_read_and_bound() {
         "cluster-admin",
         "system:node",
         "system:controller:job-controller",
+        "system:controller:device-taint-eviction-controller",
     ] {
         assert_eq!(roles.iter().filter(|own| **own == name).count(), 1, "{name}");
     }
