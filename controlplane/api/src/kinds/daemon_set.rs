@@ -11,7 +11,7 @@ use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{
     keep_empty_selector, number_or_percent, same_selector, selector_and_template,
 };
-use crate::workload::validation::{counts, internal, non_negative};
+use crate::workload::validation::{counts, internal, newly, non_negative};
 use crate::workload::warnings;
 
 impl Kind for DaemonSet {
@@ -147,7 +147,7 @@ impl Kind for DaemonSet {
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
+        let mut errors = newly(self.validate(), || old.validate());
         let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
         same_selector(
             &mut errors,

@@ -12,7 +12,7 @@ use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{
     keep_empty_selector, number_or_percent, same_selector, selector_and_template,
 };
-use crate::workload::validation::{internal, non_negative};
+use crate::workload::validation::{internal, newly, non_negative};
 use crate::workload::warnings;
 
 impl Kind for Deployment {
@@ -141,7 +141,7 @@ impl Kind for Deployment {
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
+        let mut errors = newly(self.validate(), || old.validate());
         let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
         same_selector(
             &mut errors,

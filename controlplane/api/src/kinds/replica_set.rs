@@ -9,7 +9,7 @@ use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
 use crate::workload::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
-use crate::workload::validation::{counts, non_negative};
+use crate::workload::validation::{counts, newly, non_negative};
 use crate::workload::warnings;
 
 impl Kind for ReplicaSet {
@@ -101,7 +101,7 @@ impl Kind for ReplicaSet {
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
+        let mut errors = newly(self.validate(), || old.validate());
         let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
         same_selector(
             &mut errors,

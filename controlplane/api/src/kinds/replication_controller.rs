@@ -10,7 +10,7 @@ use crate::table::{Column, age_column, containers, labels};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
 use crate::workload::validation::workload::selector_and_template;
-use crate::workload::validation::{counts, non_negative};
+use crate::workload::validation::{counts, newly, non_negative};
 use crate::workload::warnings;
 
 impl Kind for ReplicationController {
@@ -122,6 +122,10 @@ impl Kind for ReplicationController {
         }
         errors.extend(template);
         errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        newly(self.validate(), || old.validate())
     }
 
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ANNOTATIONS, gated};
 use crate::value::invalid::Invalid;
-use crate::workload::validation::{annotations, pod_spec};
+use crate::workload::validation::{annotations, newly, pod_spec};
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -26,7 +26,9 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     }
     // The spec was validated on creation; only a changed one is validated again.
     if new != old {
-        errors.extend(pod_spec::validate(new, "spec"));
+        errors.extend(newly(pod_spec::validate(new, "spec"), || {
+            pod_spec::validate(old, "spec")
+        }));
     }
     let counts = |spec: &PodSpec| (spec.containers.len(), spec.init_containers.iter().flatten().count());
     if counts(new) != counts(old) {
