@@ -195,6 +195,25 @@ fn pods() {
             "spec.tolerations[0].operator: Invalid value: \"Equal\": operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
         ],
     );
+    let container = json!({"name": "c", "image": "i", "resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]});
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"restartPolicy": "Never", "initContainers": null, "containers": [container]}}),
+        &[
+            "spec.containers[0].resizePolicy: Invalid value: \"RestartContainer\": must be 'NotRequired' when pod `restartPolicy` is 'Never'",
+        ],
+    );
+    let mut initial = container;
+    initial["name"] = json!("i");
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"initContainers": [initial]}}),
+        &[
+            "spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: \"RestartContainer\": must not be set to 'RestartContainer' for non-sidecar initContainers",
+        ],
+    );
     let seccomp =
         json!({"spec": {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "../x"}}}});
     let field = "spec.securityContext.seccompProfile.localhostProfile";

@@ -293,6 +293,35 @@ async fn nothing_but_processor_and_memory_of_a_pod_can_change() {
 }
 
 #[tokio::test]
+async fn init_containers_are_resized_like_others_unless_they_would_restart() {
+    let api = Api::start().await;
+    let mut wanted = pod("p");
+    let resources = json!({"requests": {"cpu": "200m"}});
+    wanted["spec"]["initContainers"] = json!([{"name": "i", "image": "i:1", "resources": resources}]);
+    api.post(PODS, &wanted).await;
+    for (own, expected) in [
+        (json!({"resources": {"requests": {"cpu": "300m"}}}), ""),
+        (
+            json!({"resources": {"requests": {"ephemeral-storage": "1Gi"}}}),
+            "spec.initContainers[0]: Forbidden: only cpu and memory resources for init or sidecar containers are mutable",
+        ),
+        (
+            json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}),
+            "spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer cannot be resized",
+        ),
+    ] {
+        let mut own = own;
+        own["name"] = json!("i");
+        let body = json!({"spec": {"initContainers": [own]}});
+        let path = format!("{PODS}/p/resize");
+        let answer = api.patch(&path, "strategic-merge-patch+json", &body).await;
+        let code = if expected.is_empty() { 200 } else { 422 };
+        assert_eq!(answer.code, code, "{expected}");
+        assert!(answer.message().contains(expected), "{}", answer.message());
+    }
+}
+
+#[tokio::test]
 async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
     let api = Api::start().await;
     let asks = |cpu: &str, memory: &str| {

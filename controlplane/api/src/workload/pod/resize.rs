@@ -105,15 +105,18 @@ fn is_told(pod: &Pod) -> bool {
     running.next().is_none_or(|own| own.resources.is_some())
 }
 
+/// Validates the changes in the order of `ValidatePodResize`
+/// (`pkg/apis/core/validation/validation.go`).
 fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
-    let init = |spec: &PodSpec| spec.init_containers.clone().unwrap_or_default();
-    for (field, new, old) in [
-        ("containers", new.containers.clone(), old.containers.clone()),
-        ("initContainers", init(new), init(old)),
-    ] {
-        for (index, (new, old)) in new.iter().zip(&old).enumerate() {
-            let of = |container: &Container| container.resources.clone().unwrap_or_default();
-            let (new, old) = (of(new), of(old));
+    whole(errors, new, old);
+    let init = (
+        new.init_containers.as_deref().unwrap_or_default(),
+        old.init_containers.as_deref().unwrap_or_default(),
+    );
+    let main = (new.containers.as_slice(), old.containers.as_slice());
+    for (field, (new, old)) in [("initContainers", init), ("containers", main)] {
+        for (index, (new, old)) in new.iter().zip(old).enumerate() {
+            let (new, old) = (resources(new), resources(old));
             let path = format!("spec.{field}[{index}].resources");
             if removed(&new.requests, &old.requests) {
                 let detail = "resource requests cannot be removed";
@@ -125,26 +128,29 @@ fn changes(errors: &mut Vec<Invalid>, new: &PodSpec, old: &PodSpec) {
             }
         }
     }
-    whole(errors, new, old);
-    if restored(&new.containers, &old.containers) != old.containers {
-        errors.push(Invalid::forbidden("spec", "only cpu and memory resources are mutable"));
+    for (new, old) in main.0.iter().zip(main.1) {
+        if restore(new, old) != *old {
+            errors.push(Invalid::forbidden("spec", "only cpu and memory resources are mutable"));
+        }
     }
-    let (new, old) = (init(new), init(old));
-    let restored: Vec<Container> = new
-        .iter()
-        .zip(&old)
-        .map(|(new, old)| {
-            if super::is_sidecar(old) {
-                restore(new, old)
-            } else {
-                new.clone()
-            }
-        })
-        .collect();
-    if restored != old {
-        let detail = "only cpu and memory resources for sidecar containers are mutable";
-        errors.push(Invalid::forbidden("spec", detail));
+    for (index, (new, old)) in init.0.iter().zip(init.1).enumerate() {
+        let forbidden = |detail: &str| Invalid::forbidden(format!("spec.initContainers[{index}]"), detail);
+        let same = restore(new, old) == *old;
+        if !same {
+            let detail = "only cpu and memory resources for init or sidecar containers are mutable";
+            errors.push(forbidden(detail));
+        }
+        if (!same || resources(new) != resources(old)) && !super::is_sidecar(new) {
+            let policies = new.resize_policy.iter().flatten();
+            let restarts = policies.filter(|policy| policy.restart_policy == "RestartContainer");
+            let detail = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+            errors.extend(restarts.map(|_| forbidden(detail)));
+        }
     }
+}
+
+fn resources(container: &Container) -> ResourceRequirements {
+    container.resources.clone().unwrap_or_default()
 }
 
 /// Validates the change of pod-level resources.
@@ -176,18 +182,13 @@ fn removed(new: &Amounts, old: &Amounts) -> bool {
     old.iter().flatten().any(|(name, _)| !left(name))
 }
 
-fn restored(new: &[Container], old: &[Container]) -> Vec<Container> {
-    new.iter().zip(old).map(|(new, old)| restore(new, old)).collect()
-}
-
 /// New container with the old one's CPU and memory.
 fn restore(new: &Container, old: &Container) -> Container {
-    let of = |container: &Container| container.resources.clone().unwrap_or_default();
-    let (own, before) = (of(new), of(old));
-    let resources = restored_amounts(own, &before);
-    let same = resources == before;
+    let before = resources(old);
+    let restored = restored_amounts(resources(new), &before);
+    let same = restored == before;
     Container {
-        resources: if same { old.resources.clone() } else { Some(resources) },
+        resources: if same { old.resources.clone() } else { Some(restored) },
         ..new.clone()
     }
 }

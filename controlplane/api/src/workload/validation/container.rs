@@ -66,6 +66,13 @@ pub(super) fn init<'a>(errors: &mut Vec<Invalid>, container: &'a Container, path
         probe::of_container(errors, container, path, context);
     } else {
         probe::none(errors, container, path);
+        for (index, policy) in container.resize_policy.iter().flatten().enumerate() {
+            if policy.restart_policy == "RestartContainer" {
+                let field = format!("{path}.resizePolicy[{index}].restartPolicy");
+                let detail = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+                errors.push(Invalid::value(field, &policy.restart_policy, detail));
+            }
+        }
     }
 }
 
@@ -139,7 +146,7 @@ fn resize_policy(errors: &mut Vec<Invalid>, container: &Container, path: &str, n
         one_of(errors, path, Some(resource), &["cpu", "memory"]);
         one_of(errors, path, Some(restart), &["NotRequired", "RestartContainer"]);
         if never_restarts && restart == "RestartContainer" {
-            let detail = "must be 'NotRequired' when `restartPolicy` is 'Never'";
+            let detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
             errors.push(Invalid::value(path, restart, detail));
         }
     }
