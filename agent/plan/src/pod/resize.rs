@@ -49,13 +49,6 @@ pub struct Progress {
     pub generation: Option<i64>,
 }
 
-/// Returns the containers whose resources can be resized.
-fn resizable(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let sidecars = pods::init_containers(pod).iter();
-    let sidecars = sidecars.filter(|container| pods::is_sidecar(container));
-    sidecars.chain(pods::main_containers(pod))
-}
-
 fn own(container: &Container) -> ResourceRequirements {
     let own = container.resources.clone().unwrap_or_default();
     ResourceRequirements { claims: None, ..own }
@@ -65,7 +58,7 @@ fn own(container: &Container) -> ResourceRequirements {
 pub fn wanted(pod: &Pod) -> Resources {
     let whole = pod.spec.as_ref().and_then(level::own).cloned();
     let whole = whole.map(|whole| (WHOLE.to_owned(), whole));
-    let containers = resizable(pod).map(|container| (container.name.clone(), own(container)));
+    let containers = pods::all_containers(pod).map(|container| (container.name.clone(), own(container)));
     whole.into_iter().chain(containers).collect()
 }
 
@@ -312,6 +305,10 @@ mod tests {
         assert_eq!(given(&same_amounts, &allocated), None, "only written otherwise");
         let shown = given(&large, &allocated).unwrap();
         assert_eq!(wanted(&shown), allocated);
+        let mut initial = large.clone();
+        let spec = initial.spec.as_mut().unwrap();
+        spec.init_containers = Some(std::mem::take(&mut spec.containers));
+        assert_eq!(wanted(&given(&initial, &allocated).unwrap()), allocated);
         let again = |pod: &Pod, given: &Resources| restarts(pod, &pod.spec.clone().unwrap().containers[0], given);
         assert!(!again(&large, &allocated), "only the processor changed");
         let larger = pod("0.1", "128Mi", "RestartContainer");
