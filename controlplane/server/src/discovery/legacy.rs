@@ -78,7 +78,12 @@ fn resources(group: &str, version: &Version) -> Value {
 /// Hash of the storage version, which changes when objects are stored in another form.
 fn storage_version(registration: &Registration) -> String {
     let (stored, kind) = (&registration.storage, registration.kind);
-    let name = format!("{}/{}/{kind}", stored.group, stored.version);
+    // Upstream still stores these so (`pkg/kubeapiserver/default_storage_factory_builder.go`).
+    let version = match kind {
+        "CustomResourceDefinition" | "MutatingAdmissionPolicy" | "MutatingAdmissionPolicyBinding" => "v1beta1",
+        _ => stored.version,
+    };
+    let name = format!("{}/{version}/{kind}", stored.group);
     STANDARD.encode(Sha256::digest(name).get(..8).unwrap_or_default())
 }
 
