@@ -6,6 +6,7 @@
 //! requests that were certainly not sent go there at once, others fail and are retried by their
 //! callers, and watches of the server that was left end, so that they begin again there.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -24,6 +25,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::middleware::{BaseUri, BaseUriLayer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _, RustlsTlsError, retry::RetryPolicy};
 use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _};
 
@@ -31,20 +33,24 @@ use crate::node::{VERSION, architecture};
 
 /// Longest time that sent data may stay unacknowledged by the peer.
 const SILENCE: Duration = Duration::from_secs(30);
-/// An idle connection is probed after this time, and then at this interval. A server has as long to answer a ping
-/// after [`SILENCE`], as in client-go (`k8s.io/apimachinery/pkg/util/net/http.go`).
+/// An idle connection is probed after this time, and then at this interval; over HTTP/2 a server
+/// that sends nothing for as long is pinged, too.
 const IDLE: Duration = Duration::from_secs(15);
 const PROBE: Duration = Duration::from_secs(5);
+/// Time that a server has to answer a ping: then the connection ends, early enough for a renewal of
+/// the lease over another one before the node counts as lost.
+const PING_ANSWER: Duration = Duration::from_secs(10);
 
-/// Time after which a connection is closed that pods' starts needed beside the first one, which
-/// renewals of the lease keep.
+/// Time after which a connection is closed that only a burst of requests needed. Renewals of the
+/// lease keep the first one.
 const UNUSED: Duration = Duration::from_secs(15);
 
 /// Requests and watches that share a connection; the next one goes to another connection. A server
-/// makes the client wait beyond its limit, which is 250 here and upstream: for ever, if they are watches.
-const STREAMS: usize = 200;
-/// Bytes that a connection takes before they are read, as many as client-go's: a watch that is read late holds up
-/// no other.
+/// makes the client wait beyond its limit, for ever if they are watches: Skiff's takes 250, an API
+/// server of upstream's library (`k8s.io/apiserver/pkg/server/secure_serving.go`) and many proxies 100.
+const STREAMS: usize = 90;
+/// Bytes that a connection takes before they are read, as many as in Go's client: a watch that is
+/// read late holds up no other.
 const WINDOW: u32 = 1 << 30;
 /// Connections to a server: for as many watches as a node's pods refer to objects.
 const CONNECTIONS: usize = 16;
@@ -106,9 +112,20 @@ impl Servers {
 #[error("another API server is asked now")]
 struct Left;
 
-/// Client that spreads requests over connections by the number of those that are not over.
+/// Client of one connection, and the number of its open requests.
+struct Connection<C> {
+    client: legacy::Client<C, Body>,
+    requests: Arc<()>,
+}
+
+/// Client that spreads requests over connections: the first one with less than [`STREAMS`] open requests
+/// is used.
 #[derive(Clone)]
-struct Connections<C>(Arc<[(legacy::Client<C, Body>, Arc<()>); CONNECTIONS]>);
+struct Connections<C> {
+    all: Arc<[Connection<C>; CONNECTIONS]>,
+    /// Longest time without data of an answer: others keep its connection busy.
+    silence: Option<Duration>,
+}
 
 impl<C> Service<Request<Body>> for Connections<C>
 where
@@ -123,17 +140,17 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let free = self
-            .0
-            .iter()
-            .find(|(_, requests)| Arc::strong_count(requests) <= STREAMS);
-        let (client, held) = free.unwrap_or(&self.0[CONNECTIONS - 1]);
-        let (asked, held) = (client.request(request), Arc::clone(held));
+        let [.., last] = &*self.all;
+        let free = |one: &&Connection<C>| Arc::strong_count(&one.requests) <= STREAMS;
+        let connection = self.all.iter().find(free).unwrap_or(last);
+        let (asked, held) = (connection.client.request(request), Arc::clone(&connection.requests));
+        let silence = self.silence;
         Box::pin(async move {
             let answer = asked.await?;
             Ok(answer.map(|inner| Held {
                 inner,
                 left: None,
+                silence: silence.map(|limit| (limit, Box::pin(sleep(limit)))),
                 _connection: held,
             }))
         })
@@ -234,6 +251,7 @@ fn copy(request: &Request<Body>) -> Option<Request<Body>> {
 struct Held {
     inner: Incoming,
     left: Option<BoxFuture<'static, ()>>,
+    silence: Option<(Duration, Pin<Box<Sleep>>)>,
     /// Counts the requests of its connection.
     _connection: Arc<()>,
 }
@@ -244,12 +262,20 @@ impl hyper::body::Body for Held {
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
+            if let Some((limit, silence)) = &mut self.silence {
+                silence.as_mut().reset(Instant::now() + *limit);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
         }
         let is_left = |left: &mut BoxFuture<'static, ()>| left.as_mut().poll(context).is_ready();
         if self.left.as_mut().is_some_and(is_left) {
             self.left = None;
             return Poll::Ready(Some(Err(Left.into())));
+        }
+        let is_over = |(_, silence): &mut (_, Pin<Box<Sleep>>)| silence.as_mut().poll(context).is_ready();
+        if self.silence.as_mut().is_some_and(is_over) {
+            self.silence = None;
+            return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::TimedOut).into())));
         }
         Poll::Pending
     }
@@ -278,11 +304,17 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
         // A proxy acknowledges data for a server that is gone.
         builder
             .timer(TokioTimer::new())
-            .http2_keep_alive_interval(SILENCE)
-            .http2_keep_alive_timeout(IDLE);
-        (builder.build(connector.clone()), Arc::new(()))
+            .http2_keep_alive_interval(IDLE)
+            .http2_keep_alive_timeout(PING_ANSWER);
+        Connection {
+            client: builder.build(connector.clone()),
+            requests: Arc::new(()),
+        }
     };
-    let client = Connections(Arc::new(std::array::from_fn(connection)));
+    let client = Connections {
+        all: Arc::new(std::array::from_fn(connection)),
+        silence: configuration.read_timeout,
+    };
     let servers = if servers.uris.is_empty() {
         Servers::new(std::slice::from_ref(&configuration.cluster_url))
     } else {
@@ -305,7 +337,7 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
     Ok(ClientBuilder::new(service, configuration.default_namespace).build())
 }
 
-/// Returns kube's connector, which offers HTTP/2, too.
+/// Returns a connector like kube's own, but one that also offers HTTP/2.
 fn secure<C>(configuration: &kube::Config, connector: C) -> kube::Result<HttpsConnector<C>> {
     let mut tls = configuration.rustls_client_config()?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

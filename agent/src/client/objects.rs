@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 /// Time to wait for the first answer of a watch, before the object is read with a GET.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of watched objects: each watch is a connection.
+/// Maximum number of watched objects: as many as the connections to the server take.
 const MOST: usize = 1024;
 
 /// Time that an object is still watched after the last pod that shows it is gone: another pod of

@@ -1,6 +1,5 @@
 //! Requests to the API server with timeouts. When the packets of a connection are dropped, its
-//! requests are never answered: only a timeout makes the client retry over another connection,
-//! before the cluster marks the node as lost.
+//! requests are never answered: they fail, and are repeated once the connection was found dead.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -125,6 +125,7 @@ async fn a_connection_whose_packets_vanish_ends_soon() {
     let uri = format!("https://{address}/").parse().unwrap();
     let stream = connector().oneshot(uri).await.unwrap().into_inner();
     let socket = SockRef::from(&stream);
+    assert!(stream.nodelay().unwrap(), "HTTP/2 writes small frames");
     assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SILENCE));
     assert!(
         socket.keepalive().unwrap(),
@@ -134,7 +135,7 @@ async fn a_connection_whose_packets_vanish_ends_soon() {
     assert_eq!(socket.tcp_keepalive_interval().unwrap(), PROBE);
 }
 
-/// Serves HTTP/2 over TLS to this number of connections: answers begin with 32 KiB and never end.
+/// Serves HTTP/2 over TLS to this number of connections: answers begin with 64 KiB and never end.
 async fn serve_watches(listener: TcpListener, connections: usize) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
@@ -153,13 +154,13 @@ async fn serve_watches(listener: TcpListener, connections: usize) {
         let stream = acceptor.accept(connection).await.unwrap();
         served.spawn(async move {
             let service = hyper::service::service_fn(async |_| {
-                let begun = Frame::data(Bytes::from_static(&[b' '; 32 << 10]));
-                let begun = futures::stream::once(async { Ok::<_, std::io::Error>(begun) });
+                let begun = Frame::data(Bytes::from(vec![b' '; 64 << 10]));
+                let begun = futures::stream::once(async { Ok::<_, io::Error>(begun) });
                 let watch = futures::StreamExt::chain(begun, futures::stream::pending());
-                Ok::<_, std::io::Error>(Response::new(StreamBody::new(watch)))
+                Ok::<_, io::Error>(Response::new(StreamBody::new(watch)))
             });
             let mut builder = auto::Builder::new(TokioExecutor::new());
-            builder.http2().max_concurrent_streams(250);
+            builder.http2().max_concurrent_streams(100);
             builder.serve_connection(TokioIo::new(stream), service).await.ok();
         });
     }
@@ -190,4 +191,18 @@ async fn watches_share_a_connection_up_to_the_servers_limit_and_then_use_another
         () = watching => {}
         () = serve_watches(listener, 2) => panic!("the connections ended"),
     }
+}
+
+#[tokio::test]
+async fn a_watch_that_is_silent_for_long_ends() {
+    let (listener, uri) = listen().await;
+    let mut configuration = kube::Config::new(uri);
+    configuration.read_timeout = Some(SILENCE);
+    let client = open(configuration, &Servers::new(&[])).unwrap();
+    let (begun, _connection) = tokio::join!(client.send(get("/watch")), answer(&listener, BEGUN));
+    let mut watch = begun.unwrap().into_body();
+    watch.frame().await.unwrap().unwrap();
+    tokio::time::pause();
+    let ended = tokio::time::timeout(SILENCE * 2, watch.frame()).await;
+    assert!(ended.expect("it ends").unwrap().is_err());
 }

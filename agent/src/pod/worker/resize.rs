@@ -257,6 +257,11 @@ impl Worker {
         if renews {
             return;
         }
+        let starts = |name: &str| self.view.memory.get(name).is_some_and(|memory| memory.starting);
+        if resize::changed(&self.view.allocated, &self.view.actual).any(starts) {
+            // It starts with what it had, and gets the rest then.
+            return;
+        }
         let left = resize::changed(&self.view.allocated, &self.view.actual)
             .filter(|name| *name == WHOLE || self.view.is_running(name))
             .count();

@@ -8,7 +8,7 @@ use crate::table::{Column, age_column, containers, selector_or_none, since, trut
 use crate::value::invalid::Invalid;
 use crate::value::schedule::{Schedule, time_zone};
 use crate::workload::pod::defaults::text;
-use crate::workload::validation::{non_negative, one_of, required};
+use crate::workload::validation::{newly, non_negative, one_of, required};
 use crate::workload::warnings;
 
 impl Kind for CronJob {
@@ -88,7 +88,7 @@ impl Kind for CronJob {
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = unfit(self, Some(old));
+        let mut errors = newly(unfit(self, Some(old)), || unfit(old, Some(old)));
         let zone = self.spec.time_zone.as_deref();
         // An unchanged time zone may stay though it is no longer known.
         if let Some(zone) = zone.filter(|_| self.spec.time_zone != old.spec.time_zone) {

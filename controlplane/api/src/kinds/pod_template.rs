@@ -6,6 +6,7 @@ use crate::kind::Kind;
 use crate::table::{Column, containers, labels};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
+use crate::workload::validation::newly;
 use crate::workload::validation::workload::pod_template;
 use crate::workload::warnings;
 
@@ -46,6 +47,10 @@ impl Kind for PodTemplate {
         template
             .map(|template| pod_template(template, "template"))
             .unwrap_or_default()
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        newly(self.validate(), || old.validate())
     }
 
     fn spec_changed(&self, old: &Self) -> bool {

@@ -78,7 +78,8 @@ fn resources(group: &str, version: &Version) -> Value {
 /// Hash of the storage version, which changes when objects are stored in another form.
 fn storage_version(registration: &Registration) -> String {
     let (stored, kind) = (&registration.storage, registration.kind);
-    // Upstream still stores these so (`pkg/kubeapiserver/default_storage_factory_builder.go`).
+    // Upstream still stores these so (`pkg/controlplane/apiserver/apiextensions.go`,
+    // `pkg/kubeapiserver/default_storage_factory_builder.go`).
     let version = match kind {
         "CustomResourceDefinition" | "MutatingAdmissionPolicy" | "MutatingAdmissionPolicyBinding" => "v1beta1",
         _ => stored.version,

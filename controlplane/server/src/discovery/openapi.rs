@@ -101,7 +101,8 @@ impl Documents {
     pub(crate) fn new(program: &Program, table: &Table) -> Self {
         let defined = defined(table).into_iter().map(|(path, rows)| {
             let parts = rows.iter().map(|row| table.revised(row)).collect::<Vec<_>>();
-            let hash = hash(parts.iter().map(String::as_str).chain([path.as_str()]));
+            let form = api::openapi::hash(&[], &path);
+            let hash = hash(parts.iter().map(String::as_str).chain([form.as_str()]));
             version((path, hash))
         });
         let defined: Versions = defined.collect();

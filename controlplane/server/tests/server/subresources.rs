@@ -361,6 +361,19 @@ async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
         assert_eq!(refused.message(), format!("{begin}{end}"));
         assert_eq!(refused.json()["details"]["causes"], json!([{"reason": "NodeCapacity"}]));
     }
+    let initial = json!({"name": "i", "image": "i:1", "resources": {"requests": {"cpu": "1m"}}});
+    let mut wanted = pod("initial");
+    wanted["spec"]["nodeName"] = json!("n");
+    wanted["spec"]["initContainers"] = json!([initial]);
+    api.post(PODS, &wanted).await;
+    let more = json!({"spec": {"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "2m"}}}]}});
+    let path = format!("{PODS}/initial/resize");
+    let refused = api.patch(&path, "strategic-merge-patch+json", &more).await;
+    assert_eq!(
+        refused.message(),
+        "pods \"initial\" is forbidden: pod update requires features InPlacePodVerticalScalingInitContainers which are \
+         not available on node \"n\""
+    );
     let refused = resize("lost", "2", "2Gi").await;
     assert_eq!(refused.message(), "pods \"lost\" is forbidden: node \"none\" not found");
     assert_eq!(resize("lost", "1", "1Gi").await.code, 200, "nothing changes");

@@ -172,3 +172,15 @@ fn enumeration(members: &mut Map<String, Value>, message: Schema, field: &Field)
     }
     members.insert("enum".to_owned(), values);
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    #[test]
+    fn unions_are_json() {
+        for (message, union) in super::UNIONS {
+            assert!(serde_json::from_str::<Value>(union).is_ok(), "{message}");
+        }
+    }
+}

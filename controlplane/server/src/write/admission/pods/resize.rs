@@ -10,7 +10,10 @@ use store::Key;
 use crate::request::failure::{Cause, Failure};
 use crate::write::admission::{Part, Review};
 
-/// `PodResizeValidator`
+/// Feature without which a node does not resize init containers that are no sidecars.
+const INIT_CONTAINERS: &str = "InPlacePodVerticalScalingInitContainers";
+
+/// `NodeDeclaredFeatureValidator`, for resizes alone, and `PodResizeValidator`
 pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn Object) -> Result<(), Failure> {
     let pod = object.as_any().downcast_ref::<Pod>();
     let Some(spec) = pod
@@ -20,7 +23,8 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
         return Ok(());
     };
     let old = review.old.and_then(|old| old.as_any().downcast_ref::<Pod>());
-    let changed = old.and_then(|old| old.spec.as_ref()) != Some(spec);
+    let old = old.and_then(|old| old.spec.as_ref());
+    let changed = old != Some(spec);
     let Some(name) = spec.node_name.as_deref().filter(|name| changed && !name.is_empty()) else {
         return Ok(());
     };
@@ -30,6 +34,16 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
     let Some(node) = entry.and_then(|entry| serde_json::from_slice::<Node>(&entry.bytes).ok()) else {
         return Err(review.forbid(object, format!("node {name:?} not found")));
     };
+    let features = node
+        .status
+        .as_ref()
+        .and_then(|status| status.declared_features.as_ref());
+    let declares = features.is_some_and(|features| features.iter().any(|feature| feature == INIT_CONTAINERS));
+    if !declares && old.is_some_and(|old| resizes_init_containers(spec, old)) {
+        let because =
+            format!("pod update requires features {INIT_CONTAINERS} which are not available on node {name:?}");
+        return Err(review.forbid(object, because));
+    }
     let (reason, because) = if let Some(missing) = missing(spec, &node) {
         let because = format!("Node didn't have enough allocatable resources: {missing}");
         ("NodeCapacity", because)
@@ -51,6 +65,14 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
         because,
         causes: vec![cause],
     })
+}
+
+/// True if an init container that is no sidecar changes its resources.
+fn resizes_init_containers(new: &PodSpec, old: &PodSpec) -> bool {
+    let of = |spec: &PodSpec| spec.init_containers.clone().unwrap_or_default();
+    let (new, old) = (of(new), of(old));
+    let mut both = old.iter().zip(&new);
+    both.any(|(old, new)| !api::pod::is_sidecar(old) && old.resources != new.resources)
 }
 
 /// First resource of which the pod requests more than the node's allocatable.
