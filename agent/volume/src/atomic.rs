@@ -1,10 +1,10 @@
 //! Files that are updated atomically: `NAME -> ..data/NAME`, `..data -> ..SOMETHING`, which is
 //! replaced by one rename.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use nix::unistd::{Gid, Uid, chown};
@@ -94,24 +94,29 @@ fn publish(target: &Path, fresh: &Path, current: &Path) -> Result<(), Error> {
     fs::rename(&link, current).map_err(|error| io_error("rename", &link, error))
 }
 
-/// Creates one link per first component of the paths, and removes stale links. Directories may be
-/// mount points of other volumes.
+/// Creates one link per first component of the paths, with the file's owner
+/// (`createUserVisibleFiles`), and removes stale links. Directories may be mount points of other
+/// volumes.
 fn link_names(target: &Path, payload: &Payload) -> Result<(), Error> {
-    let names: BTreeSet<&str> = payload.keys().filter_map(|path| path.split('/').next()).collect();
+    let names = payload
+        .iter()
+        .filter_map(|(path, file)| Some((path.split('/').next()?, file.owner)));
+    let names: BTreeMap<&str, Option<u32>> = names.collect();
     let entries = fs::read_dir(target).map_err(|error| io_error("read", target, error))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
         let stale = name
             .to_str()
-            .is_some_and(|name| !name.starts_with("..") && !names.contains(name));
+            .is_some_and(|name| !name.starts_with("..") && !names.contains_key(name));
         if stale && !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             fs::remove_file(entry.path()).map_err(|error| io_error("remove", &entry.path(), error))?;
         }
     }
-    for name in names {
+    for (name, owner) in names {
         let link = target.join(name);
         if fs::symlink_metadata(&link).is_err() {
             symlink(Path::new(DATA).join(name), &link).map_err(|error| io_error("link", &link, error))?;
+            lchown(&link, owner, None).map_err(|error| io_error("chown", &link, error))?;
         }
     }
     Ok(())

@@ -216,10 +216,10 @@ fn secrets_lie_in_memory_and_tokens_are_for_their_pod_alone() {
         let memory = directory.path().join("uid-1/memory");
         let token = memory.join("t/token");
         assert_eq!(fs::read_to_string(&token).unwrap(), "second");
-        let found = fs::metadata(&token).unwrap();
+        let (found, link) = (fs::metadata(&token).unwrap(), fs::symlink_metadata(&token).unwrap());
         assert_eq!(
-            (found.mode() & 0o777, found.uid(), found.gid()),
-            (mode, owner, group),
+            (found.mode() & 0o777, found.uid(), found.gid(), link.uid()),
+            (mode, owner, group, owner),
             "{context}"
         );
         assert_eq!(fs::read_to_string(memory.join("s/k")).unwrap(), "v");

@@ -138,9 +138,20 @@ fn rules_for_ends_restart_one_container_or_all() {
     pod_refused(&rules("RestartAllContainers"), &[]);
     let known = "supported values: \"Restart\", \"RestartAllContainers\"";
     let field = "spec.containers[0].restartPolicyRules[0].action";
+    for action in ["Stop", ""] {
+        pod_refused(
+            &rules(action),
+            &[&format!("{field}: Unsupported value: {action:?}: {known}")],
+        );
+    }
+    let rule = json!({"action": "Restart", "exitCodes": {"operator": "In", "values": []}});
+    pod_refused(&json!({"restartPolicy": "Never", "restartPolicyRules": [rule]}), &[]);
     pod_refused(
-        &rules("Stop"),
-        &[&format!("{field}: Unsupported value: \"Stop\": {known}")],
+        &json!({"restartPolicyRules": vec![rule; 21]}),
+        &[
+            "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+            "spec.containers[0].restartPolicyRules: Too many: 21: must have at most 20 items",
+        ],
     );
 }
 
