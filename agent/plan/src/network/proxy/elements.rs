@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::object::{Place, Port, Protocol, Service};
+use super::object::{Endpoint, Place, Port, Protocol, Service};
 use super::topology::{self, Target, Uses};
 use super::{Known, Node};
 
@@ -134,15 +134,18 @@ pub(super) fn outer(service: &Service) -> impl Iterator<Item = Address> + '_ {
     })
 }
 
-/// Returns the endpoints of a port without duplicates; of two that differ, the ready one is kept.
+/// Returns the endpoints of a port without duplicates. Of two that differ, one that does not
+/// terminate is kept: a pod may have the address of one that has ended and is not yet deleted
+/// (`pkg/proxy/endpointslicecache.go`). Of two such, the ready one is kept.
 pub(super) fn endpoints<'a>(known: &'a Known, port: &Port, v6: bool) -> Vec<Target<'a>> {
+    let rank = |endpoint: &Endpoint| (!endpoint.terminating, endpoint.ready);
     let mut all: BTreeMap<(IpAddr, u16), Target<'a>> = BTreeMap::new();
     for slice in known.slices(v6) {
         let numbers = slice.ports.iter();
         for own in numbers.filter(|own| own.name == port.name && own.protocol == port.protocol) {
             for endpoint in &slice.endpoints {
                 let target = all.entry((endpoint.address, own.port)).or_insert((endpoint, own.port));
-                if endpoint.ready && !target.0.ready {
+                if rank(endpoint) > rank(target.0) {
                     *target = (endpoint, own.port);
                 }
             }

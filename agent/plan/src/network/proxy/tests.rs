@@ -225,6 +225,16 @@ fn endpoints_that_end_stand_in_where_none_is_ready() {
             + slot 0.0: 10.1.0.3 8080
         "]],
     );
+    // Another pod has the address by now.
+    check(
+        &json!({}),
+        &json!({}),
+        &["10.1.0.2 n2 unready ending", "10.1.0.2 n2 unready dead"],
+        &expect![[r"
+            + front 10.96.0.20 TCP 80: 0 refuse
+            + cluster ip 10.96.0.20
+        "]],
+    );
 }
 
 #[test]
