@@ -45,15 +45,22 @@ fn pods_have_addresses_and_conditions_that_there_can_be() {
             "podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}],
             "hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}, {"ip": "300.0.0.1"}],
             "nominatedNodeName": "A_",
+            "observedGeneration": -1,
+            "resourceClaimStatuses": [{"name": "a", "resourceClaimName": "b"}],
         }}),
         &[
-            &format!("metadata.conditions[1].Type: Invalid value: \"a b\": {name}"),
+            &format!("status.conditions[1].Type: Invalid value: \"a b\": {name}"),
             "status.nominatedNodeName: Invalid value: \"A_\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            "status.observedGeneration: Invalid value: -1: must be a non-negative integer",
+            "status.resourceClaimStatuses[0].name: Invalid value: \"a\": must match the name of an entry in `spec.resourceClaims`",
             "status.podIPs: Invalid value: [{\"IP\":\"10.0.0.1\"},{\"IP\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
             "status.hostIPs[0].ip: Invalid value: \"10.0.0.1\": must be equal to `hostIP`",
             "status.hostIPs[2]: Invalid value: \"300.0.0.1\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
         ],
     );
+    let bound = |node: &str| json!({"spec": {"nodeName": "n"}, "status": {"nominatedNodeName": node}});
+    let wrong = "status.nominatedNodeName: Forbidden: may not be set on pods that are already bound to a node";
+    assert_eq!(changed("", "pods", &bound(""), &bound("m")), [wrong]);
     let both = json!({"status": {"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}});
     status_refused("", "pods", &both, &[]);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodSpec, PodStatus};
 use serde_json::json;
 
 use crate::value::invalid::Invalid;
@@ -20,11 +20,8 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         return errors;
     };
     conditions(&mut errors, new.conditions.as_deref().unwrap_or_default());
-    let node = new.nominated_node_name.as_deref().unwrap_or_default();
-    if !node.is_empty() && new.nominated_node_name != old.nominated_node_name {
-        let field = "status.nominatedNodeName";
-        each(&mut errors, field, node, names::dns1123_subdomain(node));
-    }
+    nominated(&mut errors, (new, old), spec);
+    generation(&mut errors, "status", new.observed_generation);
     if let (Some(new), Some(old)) = (&new.qos_class, &old.qos_class)
         && new != old
     {
@@ -56,6 +53,7 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
             ends(&mut errors, &Leaving::of(spec, group), (new, old), path);
         }
     }
+    claims(&mut errors, new, spec);
     let of_pod: Vec<&str> = new.pod_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     let of_node: Vec<&str> = new.host_ips.iter().flatten().map(|own| own.ip.as_str()).collect();
     addresses(&mut errors, &of_pod, "status.podIPs");
@@ -74,11 +72,55 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
 /// Validates condition types. The built-in types need no check.
 fn conditions(errors: &mut Vec<Invalid>, conditions: &[PodCondition]) {
     for (index, condition) in conditions.iter().enumerate() {
-        let name = condition.type_.as_str();
+        let (name, path) = (condition.type_.as_str(), format!("status.conditions[{index}]"));
+        generation(errors, &path, condition.observed_generation);
         if !["PodScheduled", "Ready", "Initialized"].contains(&name) {
-            // Upstream reports them with paths in metadata.
-            let field = format!("metadata.conditions[{index}].Type");
-            each(errors, &field, name, names::qualified_name(name));
+            each(errors, &format!("{path}.Type"), name, names::qualified_name(name));
+        }
+    }
+}
+
+fn generation(errors: &mut Vec<Invalid>, path: &str, observed: Option<i64>) {
+    if let Some(observed) = observed.filter(|observed| *observed < 0) {
+        let detail = "must be a non-negative integer";
+        errors.push(Invalid::value(format!("{path}.observedGeneration"), observed, detail));
+    }
+}
+
+/// Validates a new nominated node, which only a pod without a node may get.
+fn nominated(errors: &mut Vec<Invalid>, (new, old): (&PodStatus, &PodStatus), spec: Option<&PodSpec>) {
+    let field = "status.nominatedNodeName";
+    let node = new.nominated_node_name.as_deref().unwrap_or_default();
+    if node.is_empty() || new.nominated_node_name == old.nominated_node_name {
+        return;
+    }
+    each(errors, field, node, names::dns1123_subdomain(node));
+    let bound = spec.and_then(|spec| spec.node_name.as_deref());
+    if bound.is_some_and(|node| !node.is_empty()) {
+        let detail = "may not be set on pods that are already bound to a node";
+        errors.push(Invalid::forbidden(field, detail));
+    }
+}
+
+/// Validates the names of the pod's claims (`validatePodResourceClaimStatuses`).
+fn claims(errors: &mut Vec<Invalid>, new: &PodStatus, spec: Option<&PodSpec>) {
+    let mut known = BTreeSet::new();
+    for (index, claim) in new.resource_claim_statuses.iter().flatten().enumerate() {
+        let path = format!("status.resourceClaimStatuses[{index}]");
+        let mut wanted = spec
+            .and_then(|spec| spec.resource_claims.as_ref())
+            .into_iter()
+            .flatten();
+        if !wanted.any(|wanted| wanted.name == claim.name) {
+            let detail = "must match the name of an entry in `spec.resourceClaims`";
+            errors.push(Invalid::value(format!("{path}.name"), &claim.name, detail));
+        }
+        if !known.insert(&claim.name) {
+            errors.push(Invalid::duplicate(format!("{path}.name"), &claim.name));
+        }
+        if let Some(name) = &claim.resource_claim_name {
+            let field = format!("{path}.resourceClaimName");
+            each(errors, &field, name, names::dns1123_subdomain(name));
         }
     }
 }
