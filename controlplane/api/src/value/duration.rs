@@ -47,7 +47,7 @@ pub fn parse(text: &str) -> Result<i64, String> {
 }
 
 /// Formats nanoseconds.
-pub(crate) fn text(nanoseconds: i64) -> String {
+pub fn text(nanoseconds: i64) -> String {
     let sign = if nanoseconds < 0 { "-" } else { "" };
     let total = nanoseconds.unsigned_abs();
     let fraction = |value: u64, digits: usize, unit: &str| {

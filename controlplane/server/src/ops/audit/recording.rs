@@ -13,7 +13,7 @@ use http::header::{CACHE_CONTROL, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use crate::authn::identity::Source;
@@ -34,6 +34,9 @@ use crate::transport::tunnel;
 const LONGEST_ID: usize = 64;
 /// Limit of the recorded source addresses of a request.
 const MOST_SOURCES: usize = 32;
+
+/// Requests that take longer have their latency in the record.
+const SLOW: SignedDuration = SignedDuration::from_millis(500);
 
 /// Status recorded for a request whose client did not wait for the answer: it may have taken effect
 /// all the same.
@@ -121,6 +124,7 @@ impl Recording {
             record.response_object.get_or_insert_with(|| encode(&status));
             record.failure = Some(Box::new(status));
         }
+        note_latency(&mut record);
         Some(record)
     }
 }
@@ -131,6 +135,16 @@ impl Drop for Recording {
         if let (Some(record), Some(sink)) = (self.record(CLIENT_GONE, None, false, now), &self.sink) {
             sink.record(record);
         }
+    }
+}
+
+/// Annotates the record of a slow request when its answer is complete (`writeLatencyToAnnotation`,
+/// `apiserver/pkg/endpoints/filters/audit.go`).
+fn note_latency(record: &mut Record) {
+    let took = record.staged.duration_since(record.received);
+    if record.stage == Stage::ResponseComplete && took > SLOW {
+        let took = api::duration::text(i64::try_from(took.as_nanos()).unwrap_or(i64::MAX));
+        record.annotations.push(("apiserver.latency.k8s.io/total".into(), took));
     }
 }
 
@@ -182,6 +196,7 @@ impl Drop for End {
         if let Some(mut record) = self.record.take() {
             record.stage = Stage::ResponseComplete;
             record.staged = (self.clock)();
+            note_latency(&mut record);
             self.sink.record(record);
         }
     }
@@ -297,5 +312,19 @@ impl Trail {
             response_object: notes.response,
             annotations,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::note_latency;
+    use crate::ops::audit::tests::record;
+
+    #[test]
+    fn slow_requests_are_annotated() {
+        let mut record = record("get", "pods");
+        note_latency(&mut record);
+        let told = record.annotations.last().map(|(name, text)| (&**name, &**text));
+        assert_eq!(told, Some(("apiserver.latency.k8s.io/total", "999.999ms")));
     }
 }
