@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
+use super::level;
 use crate::value::quantity::Quantity;
 
 type Amounts = BTreeMap<String, Text>;
@@ -23,12 +24,15 @@ pub fn as_told(spec: &PodSpec, status: &PodStatus) -> Option<PodSpec> {
         .map(|known| (known.name.as_str(), known))
         .collect();
     let mut told: Option<PodSpec> = None;
-    let whole = most(
-        spec.resources.as_ref(),
-        status.resources.as_ref(),
-        status.allocated_resources.as_ref(),
-        never,
-    );
+    // Kubelets report sums of containers, too: only resources that the pod itself requests count
+    // (`PodRequests`, `component-helpers/resource/helpers.go`).
+    let own = level::own(spec).and_then(|own| own.requests.as_ref());
+    let whole = own.and_then(|own| {
+        let allocated = status.allocated_resources.as_ref();
+        let mut whole = most(spec.resources.as_ref(), status.resources.as_ref(), allocated, never)?;
+        whole.retain(|name, _| own.contains_key(name));
+        Some(whole)
+    });
     if let Some(whole) = whole {
         let told = told.get_or_insert_with(|| spec.clone());
         told.resources.get_or_insert_default().requests = Some(whole);
@@ -141,5 +145,7 @@ mod tests {
         assert_eq!(takes(&spec, &status("Infeasible")), "3");
         assert_eq!(takes(&spec, &status("Deferred")), "200");
         assert_eq!(takes(&spec, &json!({})), "200", "nobody told yet");
+        let plain = json!({"containers": spec["containers"]});
+        assert_eq!(takes(&plain, &status("")), "1", "only its containers request");
     }
 }
