@@ -272,6 +272,11 @@ fn newer(metric: &Value, measured: bool) -> Value {
         let Some(source) = metric.get(kind) else { continue };
         let (place, name) = part(place, name, measured);
         let Some(value) = source.get(&name) else { continue };
+        // Upstream's version 1 cannot leave this value out
+        // (`Convert_v1_ObjectMetricSource_To_autoscaling_ObjectMetricSource`).
+        if name == "targetValue" && *value == "0" && source.get("averageValue").is_some() {
+            continue;
+        }
         let sort = match place.last() {
             Some(&"averageUtilization") => Some("Utilization"),
             Some(&"averageValue") => Some("AverageValue"),
@@ -316,5 +321,13 @@ mod tests {
         let noted = &old.metadata.annotations.as_ref().unwrap()[METRICS];
         assert!(noted.starts_with(r#"[{"pods":{"metricName":"requests","targetAverageValue":"100"},"type":"Pods"}"#));
         assert_eq!(to_v2(&old), stored);
+        let noted = r#"[{"type":"Object","object":{"target":{"kind":"Ingress","name":"i"},"metricName":"hits",
+            "targetValue":"0","averageValue":"3"}}]"#;
+        let mut upstreams = old;
+        upstreams.metadata.annotations = Some([(METRICS.to_owned(), noted.to_owned())].into());
+        upstreams.spec.target_cpu_utilization_percentage = None;
+        let metrics = to_v2(&upstreams).spec.metrics.unwrap();
+        let target = &metrics[0].object.as_ref().unwrap().target;
+        assert_eq!((target.type_.as_str(), &target.value), ("AverageValue", &None));
     }
 }
