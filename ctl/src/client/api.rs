@@ -59,6 +59,13 @@ pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
         .is_some_and(|refused| refused.code == 404 && refused.reason == "NotFound")
 }
 
+/// True if the server has no output of a container yet, because it is still to start.
+pub(crate) fn is_starting(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Refused>()
+        .is_some_and(|refused| refused.code == 400 && refused.message.contains(" is waiting to start: "))
+}
+
 /// True if the server's answer is 403 Forbidden.
 pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
     error

@@ -1,12 +1,20 @@
 //! `skiff logs`.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
 use futures::{AsyncBufRead, AsyncBufReadExt as _, AsyncReadExt as _};
+use tokio::time::Instant;
 
 use crate::arguments::{LogsOptions, Place};
-use crate::client::api::{Api, with_query};
+use crate::client::api::{Api, is_starting, with_query};
 use crate::client::pods;
 use crate::terminal;
+
+/// Longest time for a container that is followed to start, and the time between two attempts, as
+/// kubectl's.
+const TIMEOUT: Duration = Duration::from_secs(20);
+const RETRY: Duration = Duration::from_secs(1);
 
 pub(crate) async fn run(place: &Place, options: &LogsOptions) -> anyhow::Result<()> {
     let api = Api::of(place).await?;
@@ -16,7 +24,7 @@ pub(crate) async fn run(place: &Place, options: &LogsOptions) -> anyhow::Result<
     }
     let several = pods.len() > 1;
     if options.follow {
-        let logs = pods.iter().map(|pod| print(&api, pod, options, several));
+        let logs = pods.iter().map(|pod| follow(&api, pod, options, several));
         futures::future::try_join_all(logs).await?;
         return Ok(());
     }
@@ -34,6 +42,18 @@ async fn chosen(api: &Api, options: &LogsOptions) -> anyhow::Result<Vec<String>>
     }
     let target = options.target.as_deref().unwrap_or_default();
     Ok(vec![pods::one(api, namespace, target).await?])
+}
+
+/// Prints a log as it grows, once the container has started.
+async fn follow(api: &Api, pod: &str, options: &LogsOptions, prefixed: bool) -> anyhow::Result<()> {
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match print(api, pod, options, prefixed).await {
+            Err(error) if is_starting(&error) && Instant::now() < end => terminal::note(format!("{error:#}")),
+            outcome => return outcome,
+        }
+        tokio::time::sleep(RETRY).await;
+    }
 }
 
 async fn print(api: &Api, pod: &str, options: &LogsOptions, prefixed: bool) -> anyhow::Result<()> {
