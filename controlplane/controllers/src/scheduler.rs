@@ -168,10 +168,11 @@ impl Scheduler {
         }
         if let Some(node) = change.new {
             let matters = change.old.is_none_or(|old| {
-                let allocatable = |node: &Node| node.status.as_ref().and_then(|status| status.allocatable.clone());
-                old.spec != node.spec
-                    || old.metadata.labels != node.metadata.labels
-                    || allocatable(old) != allocatable(node)
+                let told = |node: &Node| {
+                    let status = node.status.as_ref();
+                    status.map(|status| (status.allocatable.clone(), status.declared_features.clone()))
+                };
+                old.spec != node.spec || old.metadata.labels != node.metadata.labels || told(old) != told(node)
             });
             if matters {
                 state.cache.set_node(&Arc::new(node.clone()));

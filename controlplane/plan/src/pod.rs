@@ -224,6 +224,7 @@ fn trimmed(mut spec: PodSpec) -> PodSpec {
         ports: container.ports,
         resources: container.resources,
         restart_policy: container.restart_policy,
+        restart_policy_rules: container.restart_policy_rules,
         ..Container::default()
     };
     let mut volumes = spec.volumes.take().unwrap_or_default();

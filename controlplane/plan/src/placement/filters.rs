@@ -1,12 +1,16 @@
 //! Filters that depend on a single node alone.
 
+use api::pod::ending::may_restart_all;
 pub use api::pod::taints::{tolerates, untolerated};
-use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};
 
 use super::{Misfit, Place, PodRequests, affinity, requests::conflict};
 use crate::objects::name;
 use crate::pod::Pod;
 use crate::pod::node_of;
+
+/// Feature of nodes that restart all containers of a pod.
+const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
 
 /// Runs every filter; returns the first failure.
 pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Result<(), Misfit> {
@@ -33,7 +37,8 @@ pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Resu
             "node(s) didn't have free ports for the requested pod ports",
         ));
     }
-    resources(needs, place)
+    resources(needs, place)?;
+    features(spec, node)
 }
 
 fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> {
@@ -47,6 +52,20 @@ fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> 
     };
     if !tolerations.iter().any(|toleration| tolerates(toleration, &taint)) {
         return Err(Misfit::unresolvable("node(s) were unschedulable"));
+    }
+    Ok(())
+}
+
+/// Checks the features that the node must declare (`NodeDeclaredFeatures`,
+/// `pkg/scheduler/framework/plugins/nodedeclaredfeatures`).
+fn features(spec: &PodSpec, node: &Node) -> Result<(), Misfit> {
+    let declared = node
+        .status
+        .as_ref()
+        .and_then(|status| status.declared_features.as_ref());
+    let mut declared = declared.into_iter().flatten();
+    if may_restart_all(spec) && !declared.any(|feature| feature == RESTART_ALL) {
+        return Err(Misfit::unresolvable("node(s) didn't match Pod's required features"));
     }
     Ok(())
 }

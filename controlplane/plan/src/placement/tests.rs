@@ -100,6 +100,17 @@ fn says_why_in_upstreams_words() {
         &pod("a", "1", &json!({})),
         &expect!["no nodes available to schedule pods"],
     );
+    let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [1] } });
+    let restarts = json!({ "preemptionPolicy": "Never", "initContainers": [
+        { "name": "i", "restartPolicy": "Never", "restartPolicyRules": [rule] },
+    ] });
+    check(
+        &cache,
+        &pod("a", "1", &restarts),
+        &expect![
+            "0/3 nodes are available: 1 node(s) didn't match Pod's required features, 2 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
+        ],
+    );
 }
 
 #[test]
