@@ -365,14 +365,16 @@ async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
     let mut wanted = pod("initial");
     wanted["spec"]["nodeName"] = json!("n");
     wanted["spec"]["initContainers"] = json!([initial]);
+    wanted["spec"]["resources"] = json!({"requests": {"cpu": "1"}});
     api.post(PODS, &wanted).await;
-    let more = json!({"spec": {"initContainers": [{"name": "i", "resources": {"requests": {"cpu": "2m"}}}]}});
+    let more = json!({"spec": {"resources": {"requests": {"cpu": "2"}},
+        "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "2m"}}}]}});
     let path = format!("{PODS}/initial/resize");
     let refused = api.patch(&path, "strategic-merge-patch+json", &more).await;
     assert_eq!(
         refused.message(),
-        "pods \"initial\" is forbidden: pod update requires features InPlacePodVerticalScalingInitContainers which are \
-         not available on node \"n\""
+        "pods \"initial\" is forbidden: pod update requires features InPlacePodLevelResourcesVerticalScaling, \
+         InPlacePodVerticalScalingInitContainers which are not available on node \"n\""
     );
     let refused = resize("lost", "2", "2Gi").await;
     assert_eq!(refused.message(), "pods \"lost\" is forbidden: node \"none\" not found");

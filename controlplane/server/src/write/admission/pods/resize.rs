@@ -10,6 +10,8 @@ use store::Key;
 use crate::request::failure::{Cause, Failure};
 use crate::write::admission::{Part, Review};
 
+/// Feature without which a node does not resize a pod with resources of its own.
+const WHOLE: &str = "InPlacePodLevelResourcesVerticalScaling";
 /// Feature without which a node does not resize init containers that are no sidecars.
 const INIT_CONTAINERS: &str = "InPlacePodVerticalScalingInitContainers";
 
@@ -34,14 +36,10 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
     let Some(node) = entry.and_then(|entry| serde_json::from_slice::<Node>(&entry.bytes).ok()) else {
         return Err(review.forbid(object, format!("node {name:?} not found")));
     };
-    let features = node
-        .status
-        .as_ref()
-        .and_then(|status| status.declared_features.as_ref());
-    let declares = features.is_some_and(|features| features.iter().any(|feature| feature == INIT_CONTAINERS));
-    if !declares && old.is_some_and(|old| resizes_init_containers(spec, old)) {
-        let because =
-            format!("pod update requires features {INIT_CONTAINERS} which are not available on node {name:?}");
+    let lacking = old.map(|old| undeclared(spec, old, &node)).unwrap_or_default();
+    if !lacking.is_empty() {
+        let lacking = lacking.join(", ");
+        let because = format!("pod update requires features {lacking} which are not available on node {name:?}");
         return Err(review.forbid(object, because));
     }
     let (reason, because) = if let Some(missing) = missing(spec, &node) {
@@ -65,6 +63,21 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
         because,
         causes: vec![cause],
     })
+}
+
+/// Features that the change needs and the node does not declare.
+fn undeclared(new: &PodSpec, old: &PodSpec, node: &Node) -> Vec<&'static str> {
+    let status = node.status.as_ref();
+    let features = status.and_then(|status| status.declared_features.as_ref());
+    let declares = |feature: &str| features.is_some_and(|features| features.iter().any(|own| own == feature));
+    let needed = [
+        (WHOLE, new.resources != old.resources),
+        (INIT_CONTAINERS, resizes_init_containers(new, old)),
+    ];
+    let lacking = needed
+        .into_iter()
+        .filter(|(feature, needed)| *needed && !declares(feature));
+    lacking.map(|(feature, _)| feature).collect()
 }
 
 /// True if an init container that is no sidecar changes its resources.
