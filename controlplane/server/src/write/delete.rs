@@ -190,7 +190,7 @@ fn decide(context: &Context, object: &mut dyn Object, deletion: &Deletion) -> St
     if let Some(current) = current {
         // Already being deleted: the grace period can only be shortened.
         return match requested.filter(|seconds| *seconds < current) {
-            Some(seconds) => shorten(object, current, seconds),
+            Some(seconds) => shorten(object, context.now(), current, seconds),
             None => Step::Wait,
         };
     }
@@ -215,10 +215,17 @@ fn has_finalizers(object: &dyn Object) -> bool {
     object.metadata().finalizers.as_ref().is_some_and(|own| !own.is_empty()) || !own_finalizers(object).is_empty()
 }
 
-fn shorten(object: &mut dyn Object, current: i64, seconds: i64) -> Step {
+/// Shortens the grace period of an object that is being deleted. The deletion timestamp never moves
+/// into the past; of a period that has passed one second is left (`BeforeDelete` of
+/// `staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go`).
+fn shorten(object: &mut dyn Object, now: Timestamp, current: i64, mut seconds: i64) -> Step {
     let metadata = object.metadata_mut();
     if let Some(Time(at)) = &mut metadata.deletion_timestamp {
         *at = later(*at, seconds - current);
+        if *at < now {
+            *at = now;
+            seconds = seconds.min(1);
+        }
     }
     metadata.deletion_grace_period_seconds = Some(seconds);
     if seconds == 0 && !has_finalizers(object) {

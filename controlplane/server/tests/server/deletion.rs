@@ -1,7 +1,11 @@
 //! Deletion: grace periods, finalizers, preconditions, namespaces, collections, eviction.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use crate::support::{Api, START, config_map, deployment, pod};
 use http::Method;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -121,6 +125,30 @@ async fn a_pod_on_a_node_gets_its_grace_period() {
     );
     assert_eq!(api.delete(&path, r#"{"gracePeriodSeconds":0}"#).await.code, 200);
     assert_eq!(api.get(&path).await.code, 404);
+}
+
+#[tokio::test]
+async fn a_shorter_grace_period_does_not_end_in_the_past() {
+    let at = Arc::new(AtomicI64::new(START.parse::<Timestamp>().unwrap().as_second()));
+    let clock = Arc::clone(&at);
+    let api = Api::start_with(|mut options| {
+        options.clock = Arc::new(move || Timestamp::from_second(clock.load(Ordering::Relaxed)).unwrap());
+        options
+    })
+    .await;
+    api.post(PODS, &pod("a")).await;
+    bind(&api, "a", "n1").await;
+    let path = format!("{PODS}/a");
+    api.delete(&path, "").await;
+    at.fetch_add(20, Ordering::Relaxed);
+    let shorter = api.delete(&path, r#"{"gracePeriodSeconds":5}"#).await.json();
+    assert_eq!(
+        (
+            &shorter["metadata"]["deletionTimestamp"],
+            &shorter["metadata"]["deletionGracePeriodSeconds"]
+        ),
+        (&json!("2026-01-02T03:04:25Z"), &json!(1))
+    );
 }
 
 #[tokio::test]
