@@ -76,6 +76,17 @@ impl Kind for CSIDriver {
         }
     }
 
+    /// Recommends secrets for tokens that the driver asks for (`pkg/registry/storage/csidriver/strategy.go`).
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let asked = |driver: &Self| driver.spec.token_requests.clone().unwrap_or_default();
+        let requests = asked(self);
+        let is_new = !requests.is_empty() && old.is_none_or(|old| asked(old) != requests);
+        let is_unset = self.spec.service_account_token_in_secrets.is_none();
+        let warning = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to \
+                       prevent possible logging of tokens in volume attributes";
+        (is_new && is_unset).then(|| warning.to_owned()).into_iter().collect()
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let spec = &self.spec;
@@ -114,6 +125,10 @@ impl Kind for CSIDriver {
                 period,
                 detail,
             ));
+        }
+        if let Some(in_secrets) = spec.service_account_token_in_secrets.filter(|_| requests.is_empty()) {
+            let detail = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
+            errors.push(Invalid::value("spec.serviceAccountTokenInSecrets", in_secrets, detail));
         }
         errors
     }

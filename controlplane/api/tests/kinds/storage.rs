@@ -66,6 +66,12 @@ fn new_objects() {
             "spec.tokenRequests[0].expirationSeconds: Invalid value: 10: may not specify a duration less than 10 minutes",
         ),
         (
+            "csidrivers",
+            json!({"spec": {"tokenRequests": null, "serviceAccountTokenInSecrets": true}}),
+            "spec.serviceAccountTokenInSecrets: Invalid value: true: serviceAccountTokenInSecrets is set but no \
+             tokenRequests are specified",
+        ),
+        (
             "csistoragecapacities",
             json!({"capacity": "-1"}),
             "capacity: Invalid value: \"-1\": must be greater than or equal to 0",

@@ -254,6 +254,21 @@ fn kinds_of_other_groups() {
             json!({"handler": "x", "scheduling": {"nodeSelector": {"beta.kubernetes.io/os": "linux"}}}),
             vec!["scheduling.nodeSelector: deprecated since v1.14; use \"kubernetes.io/os\" instead"],
         ),
+        (
+            "storage.k8s.io",
+            "csidrivers",
+            json!({"spec": {"tokenRequests": [{"audience": "a"}]}}),
+            vec![
+                "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible \
+                 logging of tokens in volume attributes",
+            ],
+        ),
+        (
+            "storage.k8s.io",
+            "csidrivers",
+            json!({"spec": {"tokenRequests": [{"audience": "a"}], "serviceAccountTokenInSecrets": false}}),
+            vec![],
+        ),
     ] {
         assert_eq!(new(group, plural, &object), expected, "{plural}");
     }
