@@ -21,6 +21,8 @@ const AUTHORITY_DAYS: u32 = 3653;
 const LAST_PART: i64 = 6;
 /// Backdating of certificates, for clients with slow clocks.
 const SKEW: Duration = Duration::from_hours(1);
+/// DER of the identifier of a user's UID in a subject, 1.3.6.1.4.1.57683.2.
+const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// A new authority.
 pub(super) fn authority(name: &str, now: Timestamp) -> Result<Identity, PkiError> {
@@ -213,7 +215,7 @@ fn alternative_names(certificate: &X509Certificate<'_>) -> Vec<String> {
 }
 
 /// User that a client certificate (DER) names, and its expiration in seconds; `None` when it names
-/// no user.
+/// no user, or a malformed UID.
 pub fn client(certificate: &[u8]) -> Option<(User, i64)> {
     let digest: Vec<String> = Sha256::digest(certificate)
         .iter()
@@ -222,10 +224,23 @@ pub fn client(certificate: &[u8]) -> Option<(User, i64)> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let (name, groups) = subject_of(&certificate)?;
     let mut user = User::new(name, groups.iter().map(String::as_str));
+    user.uid = uid_of(&certificate)?;
     let credential = "authentication.kubernetes.io/credential-id".to_owned();
     user.extra
         .insert(credential, vec![format!("X509SHA256={}", digest.concat())]);
     Some((user, certificate.validity().not_after.timestamp()))
+}
+
+/// UID in a subject, empty if there is none; `None` if there are several, or one that is not text
+/// (`parseUIDFromCert` of `staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go`).
+fn uid_of(certificate: &X509Certificate<'_>) -> Option<String> {
+    let attributes = certificate.subject().iter_attributes();
+    let mut uids = attributes.filter(|attribute| attribute.attr_type().as_bytes() == UID);
+    match (uids.next(), uids.next()) {
+        (None, _) => Some(String::new()),
+        (Some(uid), None) => uid.as_str().ok().filter(|uid| !uid.is_empty()).map(str::to_owned),
+        (Some(_), Some(_)) => None,
+    }
 }
 
 fn subject_of(certificate: &X509Certificate<'_>) -> Option<(String, Vec<String>)> {

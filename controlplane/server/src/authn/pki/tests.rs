@@ -33,6 +33,21 @@ fn a_client_certificate_says_who_its_holder_is() {
 }
 
 #[test]
+fn a_client_certificate_may_say_the_uid_of_its_holder() {
+    let uid = rcgen::DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57_683, 2]);
+    let said = |value: &str| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+        params.distinguished_name.push(uid.clone(), value);
+        let made = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        client(made.der()).map(|(user, _)| user.uid)
+    };
+    assert_eq!(said("7f3a"), Some("7f3a".to_owned()));
+    assert_eq!(said(""), None);
+}
+
+#[test]
 fn certificates_are_kept_until_they_do_not_fit() {
     let directory = tempfile::tempdir().unwrap();
     let pki = Pki::open(directory.path(), now()).unwrap();
