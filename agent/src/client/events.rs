@@ -179,6 +179,7 @@ impl Recorder {
     /// Records an event of the node. The node's UID in events is its name, as in a kubelet.
     pub fn node(&self, node: &Node, kind: Kind, reason: &'static str, message: String) {
         let about = ObjectReference {
+            api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: node.metadata.name.clone(),
             uid: node.metadata.name.clone(),
