@@ -60,6 +60,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     };
     let account: ServiceAccount = decode(&context.entry()?.bytes)?;
     let now = context.now();
+    check_account(context, &mut request.metadata, &account)?;
     begin(context, &mut request, now);
     check(&request.spec)?;
     admission::may_request_token(context, &request.spec)?;
@@ -96,6 +97,26 @@ fn check_name(context: &Context, metadata: &ObjectMeta) -> Result<(), Failure> {
     }
     let found = api::Invalid::value("metadata.name", own, "must match the service account name if specified");
     Err(Failure::invalid(GROUP, KIND, account, &[found]))
+}
+
+/// Checks that the UID in the object is the account's: an account of the same name may have taken
+/// its place (`TokenRequestServiceAccountUIDValidation`). It is set where it is missing.
+fn check_account(context: &Context, metadata: &mut ObjectMeta, account: &ServiceAccount) -> Result<(), Failure> {
+    let uid = account.metadata.uid.clone().unwrap_or_default();
+    let own = metadata.uid.take().filter(|own| !own.is_empty());
+    if let Some(own) = own.filter(|own| *own != uid) {
+        let because =
+            format!("the UID in the token request ({own}) does not match the UID of the service account ({uid})");
+        return Err(Failure::Conflict {
+            target: Target {
+                resource: GroupResource::new(GROUP, KIND),
+                name: context.info.name.clone(),
+            },
+            because: because.into(),
+        });
+    }
+    metadata.uid = Some(uid);
+    Ok(())
 }
 
 /// Sets defaults.

@@ -68,6 +68,17 @@ async fn a_token_says_who_its_bearer_is() {
     assert_eq!(said["sub"], "system:serviceaccount:default:robot");
     assert_eq!(said["exp"], start.as_second() + 7200);
     assert_eq!(said["kubernetes.io"]["serviceaccount"]["name"], "robot");
+    let uid = &said["kubernetes.io"]["serviceaccount"]["uid"];
+    assert_eq!(answer["metadata"]["uid"], *uid);
+    let mut former = request(&json!({}));
+    former["metadata"]["uid"] = "1".into();
+    let refused = api.post(TOKENS, &former).await;
+    let because = format!(
+        "Operation cannot be fulfilled on TokenRequest.authentication.k8s.io \"robot\": the UID in the token request (1) \
+         does not match the UID of the service account ({})",
+        uid.as_str().unwrap()
+    );
+    assert_eq!((refused.code.as_u16(), refused.message()), (409, because));
     let user = api.whoami(token).await.unwrap();
     assert_eq!(user["username"], "system:serviceaccount:default:robot");
     assert_eq!(user["uid"], said["kubernetes.io"]["serviceaccount"]["uid"]);
