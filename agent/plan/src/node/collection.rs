@@ -53,6 +53,29 @@ impl Policy {
     }
 }
 
+/// Message about a disk on which the removal of unused images freed too little (`GarbageCollect` of
+/// `pkg/kubelet/images/image_gc_manager.go`).
+pub fn shortage(capacity: u64, available: u64, freed: u64) -> String {
+    let left = u128::from(available.min(capacity)) * 100 / u128::from(capacity.max(1));
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to free sufficient space by \
+         deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, \
+         volumes, or other data.",
+        100 - left,
+        size(capacity)
+    )
+}
+
+/// Formats a size in its largest unit.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let Some((shift, unit)) = units.into_iter().find(|(shift, _)| bytes >> shift > 0) else {
+        return format!("{bytes} B");
+    };
+    let tenths = (u128::from(bytes) * 10 + (1_u128 << (shift - 1))) >> shift;
+    format!("{}.{} {unit}", tenths / 10, tenths % 10)
+}
+
 /// Records about images. Losing them with the agent does no harm.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -128,6 +151,18 @@ mod tests {
             Policy::new(101, 85, 0).unwrap_err().to_string(),
             "invalid HighThresholdPercent 101, must be in range [0-100]"
         );
+    }
+
+    #[test]
+    fn a_disk_that_stays_full_is_told_with_its_size() {
+        for (capacity, available, expected) in [
+            (10 << 30, 1 << 29, "(95% of 10.0 GiB used)"),
+            (1_600_000_000_000, 0, "(100% of 1.5 TiB used)"),
+            (1023, 1023, "(0% of 1023 B used)"),
+        ] {
+            let told = shortage(capacity, available, 7);
+            assert!(told.contains(expected) && told.contains("(freed 7 bytes)"), "{told}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::node::collection::{Policy, Records};
+use agent_plan::node::collection::{self, Policy, Records};
 use agent_plan::pod::pods;
 use image::Image;
 use tokio::time::Instant;
@@ -73,10 +73,7 @@ impl Collector {
         if freed >= wanted {
             return Ok(());
         }
-        let message = format!(
-            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, \
-             but only found {freed} bytes eligible to free."
-        );
+        let message = collection::shortage(bytes(capacity), bytes(available), freed);
         context.node_event(Kind::Warning, "FreeDiskSpaceFailed", message.clone());
         Err(message)
     }
