@@ -317,6 +317,7 @@ impl Context {
             memory: self.machine.memory_bytes,
             pids: self.machine.pids_per_pod,
             all_users: self.machine.all_users,
+            thermal: self.machine.thermal.clone(),
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Machine {
     pub pids_per_pod: i64,
     /// True if all possible user IDs are available to the agent: it is not in a user namespace.
     pub all_users: bool,
+    /// Directories of the processors' thermal interrupts.
+    pub thermal: Vec<String>,
     /// `/etc/machine-id`.
     pub machine_id: String,
     /// Firmware's UUID, or the machine ID.
@@ -84,6 +86,17 @@ fn all_users(map: &str) -> bool {
     map.is_empty() || map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
+/// Directories of the processors' thermal interrupts, whose counts tell of other containers' work
+/// (`defaultMaskedPaths` of `pkg/securitycontext/util.go`).
+fn thermal() -> Vec<String> {
+    let processors = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let directories = processors.map(|entry| entry.path().join("thermal_throttle"));
+    directories
+        .filter(|path| path.is_dir())
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
 fn number(path: &str) -> Option<i64> {
     text(path).parse().ok()
 }
@@ -110,6 +123,7 @@ impl Machine {
                 number("/proc/sys/kernel/threads-max"),
             ),
             all_users: all_users(&text("/proc/self/uid_map")) && all_users(&text("/proc/self/gid_map")),
+            thermal: thermal(),
             system_uuid: system_uuid.unwrap_or_else(|| machine_id.clone()),
             machine_id,
             boot_id: text("/proc/sys/kernel/random/boot_id"),

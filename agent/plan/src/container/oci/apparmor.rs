@@ -173,6 +173,7 @@ mod tests {
                     memory: 1 << 30,
                     pids: 100,
                     all_users: true,
+                    thermal: vec!["/sys/devices/system/cpu/cpu0/thermal_throttle".to_owned()],
                 },
                 seccomp: None,
                 app_armor: profile,
@@ -182,7 +183,10 @@ mod tests {
             let process = spec.process().as_ref().unwrap();
             assert_eq!(process.apparmor_profile().as_deref(), profile);
             assert_eq!(process.selinux_label().as_deref(), Some("u:r:t"));
-            assert_eq!(spec.linux().as_ref().unwrap().mount_label().as_deref(), Some("u:o:f"));
+            let linux = spec.linux().as_ref().unwrap();
+            assert_eq!(linux.mount_label().as_deref(), Some("u:o:f"));
+            let masked = linux.masked_paths().as_deref().unwrap_or_default();
+            assert!(masked.iter().any(|path| path.ends_with("/cpu0/thermal_throttle")));
         }
     }
 

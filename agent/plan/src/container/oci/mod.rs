@@ -84,6 +84,8 @@ pub struct Abilities {
     pub pids: i64,
     /// True if the agent can map all user ids: it is in the initial user namespace.
     pub all_users: bool,
+    /// Directories of the processors' thermal interrupts; they are masked.
+    pub thermal: Vec<String>,
 }
 
 /// Inputs of a specification.
@@ -262,7 +264,9 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         .and_then(|own| own.proc_mount.as_deref());
     if let Value::Object(linux) = &mut linux {
         if !privileged && unmasked != Some("Unmasked") {
-            linux.insert("maskedPaths".to_owned(), json!(MASKED));
+            let thermal = inputs.abilities.thermal.iter().map(String::as_str);
+            let masked: Vec<&str> = MASKED.iter().copied().chain(thermal).collect();
+            linux.insert("maskedPaths".to_owned(), json!(masked));
             linux.insert("readonlyPaths".to_owned(), json!(READ_ONLY));
         }
         if let Some(labels) = inputs.se_linux {
