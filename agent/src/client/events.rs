@@ -314,14 +314,14 @@ impl Sender {
     fn event(&self, happening: &Happening) -> Event {
         let about = &happening.about;
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
-        let name = about.name.as_deref().unwrap_or_default();
+        let [object, uid] = [&about.name, &about.uid].map(|own| own.as_deref().unwrap_or_default());
         let kind = match happening.kind {
             Kind::Normal => "Normal",
             Kind::Warning => "Warning",
         };
         Event {
             metadata: ObjectMeta {
-                name: Some(format!("{name}.{:x}", self.last)),
+                name: Some(api::names::of_event(object, uid, self.last)),
                 namespace: Some(namespace),
                 ..ObjectMeta::default()
             },

@@ -131,6 +131,17 @@ fn is_subdomain(text: &str) -> bool {
     text.split('.').all(is_label)
 }
 
+/// Name of an event about an object: the object's with a number, or its UID where that would be
+/// invalid (`GenerateEventName` of `staging/src/k8s.io/client-go/tools/record/util/util.go`).
+pub fn of_event(name: &str, uid: &str, number: i128) -> String {
+    let own = format!("{name}.{number:x}");
+    if dns1123_subdomain(&own).is_empty() {
+        own
+    } else {
+        format!("{uid}.{number:x}")
+    }
+}
+
 /// Validates an RFC 1123 subdomain.
 pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     let mut errors = Vec::new();

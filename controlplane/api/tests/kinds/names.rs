@@ -1,7 +1,7 @@
 //! Generated names, and hashes in names of replica sets.
 
 use controlplane_api::Invalid;
-use controlplane_api::names::{Rule, generate, pod_template_hash};
+use controlplane_api::names::{Rule, generate, of_event, pod_template_hash};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use proptest::prelude::*;
 use serde_json::json;
@@ -27,6 +27,14 @@ fn one_template_has_one_hash_for_ever() {
     assert_eq!(hash, pod_template_hash(&same, None));
     assert_ne!(hash, pod_template_hash(&other, None));
     assert_ne!(hash, pod_template_hash(&nginx, Some(1)));
+}
+
+#[test]
+fn an_event_is_named_after_its_object_where_it_can_be() {
+    assert_eq!(of_event("web", "u", 255), "web.ff");
+    for name in ["system:node", &"a".repeat(251)] {
+        assert_eq!(of_event(name, "u", 255), "u.ff");
+    }
 }
 
 #[test]

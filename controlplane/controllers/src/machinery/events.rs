@@ -261,7 +261,8 @@ impl Writer {
         let mut tries = 1;
         loop {
             self.number = at.as_nanosecond().max(self.number.saturating_add(1));
-            let name = format!("{}.{:x}", note.about.name.as_deref().unwrap_or_default(), self.number);
+            let [object, uid] = [&note.about.name, &note.about.uid].map(|own| own.as_deref().unwrap_or_default());
+            let name = api::names::of_event(object, uid, self.number);
             let metadata = json!({ "name": name, "namespace": namespace });
             let event = event(component, &self.machine, &note, &metadata, at);
             let bytes = event.to_string().into_bytes();
