@@ -1,8 +1,9 @@
 //! Validation of storage kinds.
 
-use serde_json::json;
+use controlplane_api::find;
+use serde_json::{Value, json};
 
-use crate::refused::{refused, update_refused};
+use crate::refused::{refused, texts, update_refused, with};
 
 const GROUP: &str = "storage.k8s.io";
 
@@ -219,5 +220,35 @@ fn changes_of_volumes_and_claims() {
         ),
     ] {
         update_refused("", plural, &patch, &expected);
+    }
+}
+
+#[test]
+fn a_class_of_attributes_that_is_applied_can_only_be_replaced() {
+    let row = find("", "v1", "persistentvolumeclaims").unwrap();
+    let claim = |class: &Value, applied: &Value| {
+        let status = json!({"phase": "Bound", "currentVolumeAttributesClassName": applied});
+        with(
+            row,
+            &json!({"spec": {"volumeAttributesClassName": class}, "status": status}),
+        )
+    };
+    let refusal = |what: &str| {
+        format!(
+            "spec.volumeAttributesClassName: Forbidden: update to {what} is forbidden when \
+             status.currentVolumeAttributesClassName is not nil"
+        )
+    };
+    for (class, applied, expected) in [
+        (Value::Null, Value::Null, vec![]),
+        (json!(""), Value::Null, vec![]),
+        (json!("slow"), json!("fast"), vec![]),
+        (Value::Null, json!("fast"), vec![refusal("nil")]),
+        (json!(""), json!("fast"), vec![refusal("empty string")]),
+    ] {
+        let (old, mut new) = (claim(&json!("fast"), &applied), claim(&class, &applied));
+        row.prepare_update(new.as_mut(), old.as_ref());
+        let errors = row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new());
+        assert_eq!(texts(&errors), expected, "{class} {applied}");
     }
 }

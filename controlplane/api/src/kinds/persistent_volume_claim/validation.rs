@@ -37,11 +37,9 @@ pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, 
         if let (Some(requests), Some(asked)) = (requests, asked) {
             requests.insert("storage".to_owned(), asked.clone());
         }
-        if fixed.volume_attributes_class_name.is_some() {
-            fixed
-                .volume_attributes_class_name
-                .clone_from(&before.volume_attributes_class_name);
-        }
+        fixed
+            .volume_attributes_class_name
+            .clone_from(&before.volume_attributes_class_name);
     }
     if fixed != *before {
         errors.push(Invalid::forbidden("spec", FIXED));
@@ -55,15 +53,16 @@ pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, 
         errors.push(Invalid::forbidden("spec.resources.requests.storage", detail));
     }
     immutable(errors, "volumeMode", &spec.volume_mode, &before.volume_mode);
-    if before.volume_attributes_class_name.is_some() {
-        let detail = match spec.volume_attributes_class_name.as_deref() {
-            None => "update from non-nil value to nil is forbidden",
-            Some("") => "update from non-nil value to an empty string is forbidden",
-            Some(_) => return,
-        };
-        if spec.volume_attributes_class_name != before.volume_attributes_class_name {
-            errors.push(Invalid::forbidden("spec.volumeAttributesClassName", detail));
-        }
+    let gone = match spec.volume_attributes_class_name.as_deref() {
+        None => "nil",
+        Some("") => "empty string",
+        Some(_) => return,
+    };
+    let status = old.status.as_ref();
+    let is_applied = status.is_some_and(|status| status.current_volume_attributes_class_name.is_some());
+    if is_applied && spec.volume_attributes_class_name != before.volume_attributes_class_name {
+        let detail = format!("update to {gone} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        errors.push(Invalid::forbidden("spec.volumeAttributesClassName", detail));
     }
 }
 
