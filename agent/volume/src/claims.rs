@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use agent_plan::container::environment::Sources;
+use agent_plan::pod::pods;
 use agent_plan::volume::claims::{Backing, Place};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::fcntl::OFlag;
@@ -78,7 +79,8 @@ pub(crate) fn mount(
     // Held until it is mounted: of two concurrent pods, one sees the other's reservation here, or
     // its mount.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
-    let others = users(root, &source).map_err(|error| io_error("read", root, error))? + coming;
+    // Several volumes of a pod may be of one claim.
+    let others = users(root, &source, Some(pods::uid(pod))).map_err(|error| io_error("read", root, error))? + coming;
     if backing.exclusive && others > 0 {
         return Err(Error::Claim {
             problem: format!(
@@ -172,9 +174,9 @@ fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
         .map_err(|error| io_error("create", target, error))
 }
 
-/// Number of pods that have this file or directory mounted as a claim. Only mounts from the same
-/// file system are accessed: others may hang.
-pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
+/// Number of volumes of pods, besides the one with this UID, that have this file or directory mounted
+/// as a claim. Only mounts from the same file system are accessed: others may hang.
+pub(crate) fn users(root: &Path, wanted: &File, besides: Option<&str>) -> io::Result<usize> {
     let root = match root.canonicalize() {
         Ok(root) => root,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -183,9 +185,11 @@ pub(crate) fn users(root: &Path, wanted: &File) -> io::Result<usize> {
     let found = wanted.metadata()?;
     let table = trees::mounts::read()?;
     let device = device(&table, wanted)?;
+    let own = besides.map(|uid| root.join(uid));
     let mut users = 0;
     let mut claims: Vec<PathBuf> = trees::mounts::parse(&table)
         .filter_map(|mount| claim(&mount, device, &root))
+        .filter(|claim| own.as_ref().is_none_or(|own| !claim.starts_with(own)))
         .collect();
     claims.sort();
     claims.dedup();
@@ -291,7 +295,8 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         let counting = std::thread::spawn(move || {
             let wanted = File::open(wanted).expect("opened");
-            tell.send(users(&pods, &wanted)).expect("heard");
+            let count = |besides| users(&pods, &wanted, besides);
+            tell.send((count(None), count(Some("b")))).expect("heard");
         });
         let counted = told.recv_timeout(std::time::Duration::from_secs(20));
         // Blocked requests continue.
@@ -300,6 +305,7 @@ mod tests {
             umount2(target, MntFlags::MNT_DETACH).expect("unmounted");
         }
         counting.join().expect("it ends");
-        assert_eq!(counted.expect("it does not wait").expect("counted"), 1);
+        let (all, others) = counted.expect("it does not wait");
+        assert_eq!((all.expect("counted"), others.expect("counted")), (1, 0));
     }
 }
