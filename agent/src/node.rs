@@ -92,16 +92,19 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
                 .status
                 .as_ref()
                 .and_then(|status| Some(status.node_info.as_ref()?.boot_id.clone()));
-            if boot.is_some_and(|boot| !boot.is_empty() && boot != context.machine.boot_id) {
-                let message = format!("Node {name} has been rebooted, boot id: {}", context.machine.boot_id);
-                context.recorder.node(&known, Kind::Warning, "Rebooted", message);
-            }
             let change = json!({"metadata": {
                 "labels": wanted.metadata.labels,
                 "annotations": wanted.metadata.annotations,
             }});
-            api.patch(name, &PatchParams::default(), &Patch::Strategic(change))
-                .await?
+            let node = api
+                .patch(name, &PatchParams::default(), &Patch::Strategic(change))
+                .await?;
+            // Not before, as the registration may be tried again.
+            if boot.is_some_and(|boot| !boot.is_empty() && boot != context.machine.boot_id) {
+                let message = format!("Node {name} has been rebooted, boot id: {}", context.machine.boot_id);
+                context.recorder.node(&known, Kind::Warning, "Rebooted", message);
+            }
+            node
         }
         Err(error) => return Err(error),
     };
