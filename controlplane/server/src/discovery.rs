@@ -1,7 +1,8 @@
 //! Discovery: which groups, versions and resources there are, in the legacy and the aggregated forms.
 //!
-//! All documents follow from the table of kinds, so they are built once. Clients up to 1.29 know
-//! only `v2beta1` of the aggregated form: the answer must be the first type in the `Accept` header.
+//! All documents follow from the table of kinds, so they are built once. Of the aggregated form there
+//! is only `v2` (`AggregatedDiscoveryRemoveBetaType`): older clients get the legacy one, if they accept
+//! it.
 
 mod aggregated;
 mod legacy;
@@ -139,8 +140,8 @@ fn verbs(registration: &Registration) -> &'static [&'static str] {
 pub struct Discovery {
     /// Documents by path: `api`, `api/v1`, `apis`, `apis/GROUP`, `apis/GROUP/VERSION`.
     legacy: BTreeMap<String, Document>,
-    /// Aggregated documents by path (`api`, `apis`) and version (`v2`, `v2beta1`).
-    aggregated: BTreeMap<(&'static str, &'static str), Document>,
+    /// Aggregated documents by path (`api`, `apis`).
+    aggregated: BTreeMap<&'static str, Document>,
 }
 
 impl Discovery {
@@ -153,13 +154,7 @@ impl Discovery {
             .collect();
         let aggregated = ["api", "apis"]
             .into_iter()
-            .flat_map(|path| ["v2", "v2beta1"].map(|version| (path, version)))
-            .map(|(path, version)| {
-                (
-                    (path, version),
-                    Document::new(&aggregated::document(&groups, path, version)),
-                )
-            })
+            .map(|path| (path, Document::new(&aggregated::document(&groups, path))))
             .collect();
         Self { legacy, aggregated }
     }
@@ -190,8 +185,7 @@ impl Discovery {
                 all.legacy.insert(path, Document::new(&one));
             }
         }
-        let aggregated = all.aggregated.iter_mut().filter(|((path, _), _)| *path == "apis");
-        for (_, document) in aggregated {
+        if let Some(document) = all.aggregated.get_mut("apis") {
             let mut list = read(document);
             if let Some(items) = list.get_mut("items").and_then(Value::as_array_mut) {
                 for own in added {
@@ -233,18 +227,19 @@ impl Discovery {
             let Some(wanted) = clause.parameter("as") else {
                 return respond(legacy, encoding, ("v1", kind(path)), "", headers);
             };
-            if wanted != LIST || clause.parameter("g") != Some("apidiscovery.k8s.io") {
-                continue;
-            }
-            let found = clause.parameter("v").and_then(|version| {
-                self.aggregated
-                    .iter()
-                    .find(|((own_path, own), _)| *own_path == path && *own == version)
-            });
-            if let Some(((_, version), document)) = found {
-                let api_version = format!("apidiscovery.k8s.io/{version}");
-                let parameters = format!(";g=apidiscovery.k8s.io;v={version};as={LIST}");
-                return respond(document, encoding, (&api_version, LIST), &parameters, headers);
+            let version = (clause.parameter("g"), clause.parameter("v"));
+            if wanted == LIST
+                && version == (Some("apidiscovery.k8s.io"), Some("v2"))
+                && let Some(document) = self.aggregated.get(path)
+            {
+                let parameters = format!(";g=apidiscovery.k8s.io;v=v2;as={LIST}");
+                return respond(
+                    document,
+                    encoding,
+                    ("apidiscovery.k8s.io/v2", LIST),
+                    &parameters,
+                    headers,
+                );
             }
         }
         Err(Failure::accepts_only(

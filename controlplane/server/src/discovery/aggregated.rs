@@ -8,7 +8,7 @@ use super::{Version, verbs};
 use crate::request::subresource;
 
 /// Document of `api` (the core group) or `apis` (all other groups).
-pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str, version: &str) -> Value {
+pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str) -> Value {
     let items: Vec<Value> = groups
         .iter()
         .filter(|(name, _)| name.is_empty() == (path == "api"))
@@ -22,7 +22,7 @@ pub(super) fn document(groups: &[(&'static str, Vec<Version>)], path: &str, vers
         .collect();
     json!({
         "kind": "APIGroupDiscoveryList",
-        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "apiVersion": "apidiscovery.k8s.io/v2",
         "metadata": {},
         "items": items,
     })

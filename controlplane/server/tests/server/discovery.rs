@@ -10,11 +10,14 @@ async fn discovery_is_what_each_client_asks_for() {
     let ask = async |path: &str, accept: &str| api.request(Method::GET, path, &[("accept", accept)], "").await;
     let old = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
     let new = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
-    for (accept, version) in [(old, "v2beta1"), (new, "v2")] {
+    let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    for (accept, content_type, version) in [
+        (old, "application/json", "v1"),
+        (new, aggregated, "apidiscovery.k8s.io/v2"),
+    ] {
         let answer = ask("/apis", accept).await;
-        let kind = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-        assert_eq!(answer.headers["content-type"], kind.as_str());
-        assert_eq!(answer.json()["apiVersion"], format!("apidiscovery.k8s.io/{version}"));
+        assert_eq!(answer.headers["content-type"], content_type);
+        assert_eq!(answer.json()["apiVersion"], version);
         let etag = answer.headers["etag"].to_str().unwrap();
         let again = api
             .request(Method::GET, "/apis", &[("accept", accept), ("if-none-match", etag)], "")
