@@ -206,6 +206,7 @@ impl Setup<'_> {
         for (guard, account) in [
             (Guard::Claims, "pvc-protection-controller"),
             (Guard::Volumes, "pv-protection-controller"),
+            (Guard::AttributesClasses, "volumeattributesclass-protection-controller"),
         ] {
             let queue = protection::listen(caches, guard);
             self.work(account, queue, |context, queue| protection::run(context, queue, guard));

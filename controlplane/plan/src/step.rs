@@ -88,6 +88,7 @@ resources! {
     STATEFUL_SETS = apps::v1::StatefulSet;
     STORAGE_CLASSES = storage::v1::StorageClass;
     VOLUMES = core::v1::PersistentVolume;
+    VOLUME_ATTRIBUTES_CLASSES = storage::v1::VolumeAttributesClass;
 }
 
 /// Object that a step refers to. The uid keeps a step from touching another object of the same

@@ -1,14 +1,14 @@
-//! Protection controllers: remove the finalizers of claims that no pod uses, and of volumes that no
-//! claim is bound to.
+//! Protection controllers: remove the finalizers of claims that no pod uses, of volumes that no claim
+//! is bound to, and of classes of attributes that neither has.
 
 use std::{sync::Arc, time::Duration};
 
 use controlplane_plan::objects::{Meta as _, Object};
 use controlplane_plan::placement;
 use controlplane_plan::pod::{Pod, node_of};
-use controlplane_plan::step::{CLAIMS, PODS, Resource, VOLUMES};
+use controlplane_plan::step::{CLAIMS, PODS, Resource, VOLUME_ATTRIBUTES_CLASSES, VOLUMES};
 use http::Method;
-use k8s_openapi::api::core::v1::Pod as Whole;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as Whole};
 use serde::Deserialize;
 use serde_json::Value;
 use tracing::debug;
@@ -30,6 +30,8 @@ pub(crate) enum Guard {
     Claims,
     /// Volumes bound to claims.
     Volumes,
+    /// Classes of attributes that claims or volumes have.
+    AttributesClasses,
 }
 
 impl Guard {
@@ -37,6 +39,7 @@ impl Guard {
         match self {
             Self::Claims => CLAIMS,
             Self::Volumes => VOLUMES,
+            Self::AttributesClasses => VOLUME_ATTRIBUTES_CLASSES,
         }
     }
 
@@ -45,6 +48,7 @@ impl Guard {
         match self {
             Self::Claims => "pvcprotection",
             Self::Volumes => "pvprotection",
+            Self::AttributesClasses => "vacprotection",
         }
     }
 
@@ -52,6 +56,7 @@ impl Guard {
         match self {
             Self::Claims => "kubernetes.io/pvc-protection",
             Self::Volumes => "kubernetes.io/pv-protection",
+            Self::AttributesClasses => "kubernetes.io/vac-protection",
         }
     }
 }
@@ -62,6 +67,7 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     match guard {
         Guard::Claims => wake_deleted(&caches.claims, &queue),
         Guard::Volumes => wake_deleted(&caches.volumes, &queue),
+        Guard::AttributesClasses => wake_deleted(&caches.attributes_classes, &queue),
     }
     if guard == Guard::Claims {
         let (wake, claims) = (queue.clone(), caches.claims.clone());
@@ -133,6 +139,7 @@ async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Err
     let used = match guard {
         Guard::Claims => is_mounted(context, key).await?,
         Guard::Volumes => object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound"),
+        Guard::AttributesClasses => is_chosen(context, &key.name),
     };
     if used {
         return Ok(false);
@@ -183,6 +190,26 @@ fn keeps(pod: &Pod, claim: &str, is_shut_down: bool) -> bool {
     node_of(pod).is_some() && claims.any(|(own, is_ephemeral)| own == claim && !(is_ephemeral && is_shut_down))
 }
 
+/// True if a claim or a volume has a class of attributes (`isBeingUsed` of
+/// `pkg/controller/volume/vacprotection/vac_protection_controller.go`, which asks caches alone, too).
+fn is_chosen(context: &Context, class: &str) -> bool {
+    let volumes = context.caches.volumes.all();
+    let mut specs = volumes.iter().filter_map(|volume| volume.spec.as_ref());
+    specs.any(|spec| spec.volume_attributes_class_name.as_deref() == Some(class))
+        || context.caches.claims.all().iter().any(|claim| has(claim, class))
+}
+
+/// True if a claim asks for a class of attributes, has it, or is being moved to it.
+fn has(claim: &PersistentVolumeClaim, class: &str) -> bool {
+    let status = claim.status.as_ref();
+    let asked = claim.spec.as_ref().map(|spec| &spec.volume_attributes_class_name);
+    let current = status.map(|status| &status.current_volume_attributes_class_name);
+    let coming = status.and_then(|status| status.modify_volume_status.as_ref());
+    let coming = coming.map(|coming| &coming.target_volume_attributes_class_name);
+    let mut names = [asked, current, coming].into_iter().flatten().flatten();
+    names.any(|name| name == class)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{from_value, json};
@@ -212,5 +239,20 @@ mod tests {
             let found = ["data", "a-own", "other"].map(|claim| uses(pod.clone(), claim));
             assert_eq!(found, [named, ephemeral, false], "{grace:?} {node:?}");
         }
+    }
+
+    #[test]
+    fn a_claim_keeps_the_classes_that_it_asks_for_has_and_gets() {
+        let claim = json!({
+            "metadata": { "name": "data" },
+            "spec": { "volumeAttributesClassName": "asked" },
+            "status": {
+                "currentVolumeAttributesClassName": "current",
+                "modifyVolumeStatus": { "status": "InProgress", "targetVolumeAttributesClassName": "coming" },
+            },
+        });
+        let claim: PersistentVolumeClaim = from_value(claim).unwrap();
+        let found = ["asked", "current", "coming", "other"].map(|class| has(&claim, class));
+        assert_eq!(found, [true, true, true, false]);
     }
 }

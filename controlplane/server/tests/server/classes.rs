@@ -43,6 +43,13 @@ async fn claims_get_the_default_class_and_grow_where_it_lets_them() {
     let bare = made(&api, CLAIMS, &claim("bare", "1Gi")).await;
     assert_eq!(bare["spec"]["storageClassName"], Value::Null);
     assert_eq!(bare["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
+    let attributes = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": "gold"},
+        "driverName": "disk.example.com", "parameters": {"iops": "1"}});
+    let attributes = made(&api, "/apis/storage.k8s.io/v1/volumeattributesclasses", &attributes).await;
+    assert_eq!(
+        attributes["metadata"]["finalizers"],
+        json!(["kubernetes.io/vac-protection"])
+    );
     storage_class(&api, "usual", true, true).await;
     let classed = made(&api, CLAIMS, &claim("classed", "1Gi")).await;
     assert_eq!(classed["spec"]["storageClassName"], "usual");

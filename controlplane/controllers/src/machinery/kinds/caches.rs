@@ -101,6 +101,7 @@ cached! {
     }
     own {
         addresses: Partial = ADDRESSES,
+        attributes_classes: Partial = VOLUME_ATTRIBUTES_CLASSES,
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
         daemon_sets: DaemonSet = DAEMON_SETS,
