@@ -130,3 +130,23 @@ async fn a_runtime_class_must_exist() {
         "pods \"p\" is forbidden: pod rejected: RuntimeClass \"none\" not found"
     );
 }
+
+#[tokio::test]
+async fn claims_of_devices_of_others_need_a_label_of_their_namespace() {
+    let api = Api::start().await;
+    let path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let claim = json!({"metadata": {"name": "a"}, "spec": {"devices": {"requests": [
+        {"name": "d", "exactly": {"deviceClassName": "gpu", "adminAccess": true}},
+    ]}}});
+    let refused = api.post(path, &claim).await;
+    let because = "ResourceClaim.resource.k8s.io \"a\" is invalid: spec.devices.requests[0].adminAccess: Forbidden: admin \
+                   access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing \
+                   namespace";
+    assert_eq!((refused.code.as_u16(), refused.message().as_str()), (422, because));
+    let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    let labeled = api
+        .patch("/api/v1/namespaces/default", "merge-patch+json", &label)
+        .await;
+    assert_eq!(labeled.code, StatusCode::OK, "{}", labeled.text());
+    made(&api, path, &claim).await;
+}

@@ -1,7 +1,9 @@
-//! The life of namespaces: nothing is created in one that does not exist or is going away.
+//! The life of namespaces: nothing is created in one that does not exist or is going away. Some of
+//! what is created needs a label of its namespace.
 
 use api::Object;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use store::{Key, Seen};
 
 use super::{Review, shown_name};
@@ -11,6 +13,8 @@ use crate::server::bootstrap;
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+/// Label of namespaces in which claims may ask for devices that others use.
+const ADMIN_ACCESS: &str = "resource.kubernetes.io/admin-access";
 
 fn resource() -> GroupResource {
     GroupResource::new("", "namespaces")
@@ -77,6 +81,40 @@ fn may_create(context: &Context, name: &str) -> Result<Option<Seen>, Failure> {
             text: String::new(),
         }],
     })
+}
+
+/// Rejects new claims of devices with `adminAccess` where the namespace lacks the label
+/// (`AuthorizedForAdmin` of `pkg/registry/resource/utils.go`).
+pub(super) fn check_admin_access(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+    let any = object.as_any();
+    let (kind, spec) = if let Some(claim) = any.downcast_ref::<ResourceClaim>() {
+        ("ResourceClaim", &claim.spec)
+    } else if let Some(template) = any.downcast_ref::<ResourceClaimTemplate>() {
+        ("ResourceClaimTemplate", &template.spec.spec)
+    } else {
+        return Ok(());
+    };
+    let requests = spec.devices.iter().filter_map(|devices| devices.requests.as_ref());
+    let mut asked = requests.flatten().map(|request| request.exactly.as_ref()?.admin_access);
+    let Some(index) = asked
+        .position(|asked| asked == Some(true))
+        .filter(|_index| review.is_new())
+    else {
+        return Ok(());
+    };
+    if let Some(entry) = find(review.context)? {
+        let namespace: Namespace = serde_json::from_slice(&entry.bytes).map_err(Failure::internal)?;
+        let labels = namespace.metadata.labels.unwrap_or_default();
+        if labels.get(ADMIN_ACCESS).is_some_and(|label| label == "true") {
+            return Ok(());
+        }
+    }
+    let field = format!("spec.devices.requests[{index}].adminAccess");
+    let detail =
+        format!("admin access to devices requires the `{ADMIN_ACCESS}: true` label on the containing namespace");
+    let found = api::Invalid::forbidden(field, detail);
+    let name = object.metadata().name.as_deref().unwrap_or_default();
+    Err(Failure::invalid("resource.k8s.io", kind, name, &[found]))
 }
 
 fn memmem(haystack: &[u8], needle: &[u8]) -> bool {
