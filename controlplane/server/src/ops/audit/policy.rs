@@ -188,7 +188,7 @@ impl Policy {
 impl Target {
     fn check(&self, rule: usize) -> Result<(), PolicyError> {
         let because = api::names::dns1123_subdomain(&self.group).join(", ");
-        if !self.group.is_empty() && !because.is_empty() {
+        if !["", "*"].contains(&&*self.group) && !because.is_empty() {
             return Err(PolicyError::Group {
                 rule,
                 group: self.group.clone(),
@@ -244,7 +244,7 @@ impl Rule {
         };
         self.resources.is_empty()
             || self.resources.iter().any(|target| {
-                target.group == object.group
+                (target.group == "*" || target.group == object.group)
                     && allows(&target.resource_names, &object.name)
                     && (target.resources.is_empty() || target.resources.iter().any(|own| named(own)))
             })
@@ -280,6 +280,8 @@ rules:
   resources: [{group: "", resources: ["pods/log", "*/scale"]}]
 - level: None
   resources: [{group: "", resources: ["configmaps"], resourceNames: ["leader"]}]
+- level: Request
+  resources: [{group: "*", resources: ["gadgets"]}]
 - level: None
   users: ["system:kube-proxy"]
   verbs: ["watch"]
@@ -301,6 +303,7 @@ rules:
         assert_eq!(level(&record("create", "pods", "", "p")), Some(Level::RequestResponse));
         assert_eq!(level(&record("get", "pods", "log", "p")), Some(Level::Metadata));
         assert_eq!(level(&record("get", "things", "scale", "p")), Some(Level::Metadata));
+        assert_eq!(level(&record("get", "gadgets", "", "p")), Some(Level::Request), "any group");
         assert_eq!(level(&record("update", "configmaps", "", "leader")), None);
         assert_eq!(
             level(&record("update", "configmaps", "", "other")),
