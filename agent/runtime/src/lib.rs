@@ -35,7 +35,7 @@ pub use files::spares::Spares;
 pub use files::spread::spread;
 pub use model::{
     Class, Container, ContainerSpec, Details, Event, ExecResult, ExecSpec, Exit, Identity, ImageFiles, Info, Limits,
-    PodId, Sandbox, SandboxSpec, Size, State, Stdin, StreamSpec, Streams, Usage, User, Written,
+    PodId, Sandbox, SandboxSpec, Size, Stall, Stalls, State, Stdin, StreamSpec, Streams, Usage, User, Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};

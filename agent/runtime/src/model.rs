@@ -359,6 +359,30 @@ pub struct Details {
     pub limit_hits: Option<u64>,
     /// Number of OOM kills.
     pub oom_kills: Option<u64>,
+    /// Waits for a CPU.
+    pub cpu_stalls: Option<Stalls>,
+    /// Waits for memory.
+    pub memory_stalls: Option<Stalls>,
+    /// Waits for reads and writes.
+    pub io_stalls: Option<Stalls>,
+}
+
+/// Pressure stall information (PSI) of a group; only cgroup v2 has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    /// Time in which at least one process waited.
+    pub some: Stall,
+    /// Time in which all processes waited.
+    pub full: Stall,
+}
+
+/// Share of the last 10, 60 and 300 seconds in hundredths of a percent, and time since creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stall {
+    /// Shares.
+    pub shares: [u32; 3],
+    /// Sum.
+    pub total: Duration,
 }
 
 /// User and groups of a container's init process at its start.

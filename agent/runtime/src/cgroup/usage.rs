@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Cgroups, check};
-use crate::{Details, Usage};
+use crate::{Details, Stall, Stalls, Usage};
 
 impl Cgroups {
     /// Reads the usage of a group, or of the whole machine. Values that the kernel does not count
@@ -42,7 +42,7 @@ impl Cgroups {
         usage
     }
 
-    /// CPU time in user and kernel mode, and throttling.
+    /// CPU time in user and kernel mode, throttling, and stalls.
     fn processors(&self, group: &Path) -> Details {
         let counted = |stat: &str| Details {
             periods: field(stat, "nr_periods"),
@@ -62,13 +62,17 @@ impl Cgroups {
                 ..counted(&stat)
             };
         }
-        let unified = self.v2.as_ref().map(|mount| text(&mount.join(group).join("cpu.stat")));
-        let stat = unified.unwrap_or_default();
+        let unified = self.v2.as_ref().map(|mount| mount.join(group));
+        let read = |name: &str| unified.as_ref().map_or_else(String::new, |dir| text(&dir.join(name)));
+        let stat = read("cpu.stat");
         let spent = |name: &str| field(&stat, name).map(Duration::from_micros);
         Details {
             cpu_user: spent("user_usec"),
             cpu_system: spent("system_usec"),
             throttled: spent("throttled_usec"),
+            cpu_stalls: stalls(&read("cpu.pressure")),
+            memory_stalls: stalls(&read("memory.pressure")),
+            io_stalls: stalls(&read("io.pressure")),
             ..counted(&stat)
         }
     }
@@ -170,6 +174,25 @@ fn memory_v2(dir: &Path, usage: &Usage) -> Usage {
         },
         ..*usage
     }
+}
+
+/// Parses pressure stall information. Before Linux 5.13 the CPU's has no line `full`.
+fn stalls(text: &str) -> Option<Stalls> {
+    let of = |name: &str| text.lines().find_map(|line| stall(line.strip_prefix(name)?));
+    Some(Stalls {
+        some: of("some ")?,
+        full: of("full ").unwrap_or_default(),
+    })
+}
+
+/// Parses `avg10=0.12 avg60=3.45 avg300=6.78 total=9`, in percent and microseconds.
+fn stall(line: &str) -> Option<Stall> {
+    let value = |key: &str| line.split_whitespace().find_map(|word| word.strip_prefix(key));
+    let share = |key: &str| value(key)?.replace('.', "").parse().ok();
+    Some(Stall {
+        shares: [share("avg10=")?, share("avg60=")?, share("avg300=")?],
+        total: Duration::from_micros(value("total=")?.parse().ok()?),
+    })
 }
 
 /// Group of a sandbox, or of a container in it.
@@ -297,10 +320,19 @@ mod tests {
                 ("memory.swap.current", "50\n"),
                 ("memory.swap.max", "70\n"),
                 ("memory.events", "low 0\nmax 8\noom 2\noom_kill 1\n"),
+                ("cpu.pressure", "some avg10=1.05 avg60=0.20 avg300=0.00 total=7\n"),
+                (
+                    "io.pressure",
+                    "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.03 total=8\n",
+                ),
             ],
         );
         let cgroups = Cgroups::parse(&mounts);
         let used = cgroups.usage(Some(Path::new("skiff/pod")));
+        let stall = |shares, micros| Stall {
+            shares,
+            total: Duration::from_micros(micros),
+        };
         let expected = Usage {
             cpu: Some(Duration::from_micros(2500)),
             memory: Some(5000),
@@ -319,6 +351,14 @@ mod tests {
                 memory_limit: Some(7000),
                 limit_hits: Some(8),
                 oom_kills: Some(1),
+                cpu_stalls: Some(Stalls {
+                    some: stall([105, 20, 0], 7),
+                    full: Stall::default(),
+                }),
+                io_stalls: Some(Stalls {
+                    some: stall([0, 0, 0], 9),
+                    full: stall([0, 0, 3], 8),
+                }),
                 ..Details::default()
             },
         };

@@ -88,6 +88,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     let families = families::processors(&subjects)
         .into_iter()
         .chain(families::memory(&subjects))
+        .chain(families::stalls(&subjects))
         .chain(families::network(&subjects))
         .chain(families::disks(&subjects, &device(&context)))
         .chain(families::specified(&subjects, look.time.as_duration().as_secs_f64()));

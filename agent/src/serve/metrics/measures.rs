@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use k8s_openapi::api::core::v1::ContainerStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use runtime::Usage;
+use runtime::{Stall, Stalls, Usage};
 use serde_json::{Map, Value, json};
 
 use super::prometheus::{Family, answer, number};
@@ -121,17 +121,31 @@ fn memory(usage: &Usage, time: &Time) -> Value {
         "rssBytes": usage.rss,
         "pageFaults": usage.page_faults,
         "majorPageFaults": usage.major_page_faults,
+        "psi": usage.details.memory_stalls.map(pressure),
     })
 }
 
-/// Returns the parts `cpu`, `memory` and `swap`.
+/// Times are in microseconds, as cAdvisor hands them on to a kubelet.
+fn pressure(stalls: Stalls) -> Value {
+    let part = |stall: Stall| {
+        let [short, middle, long] = stall.shares.map(|share| f64::from(share) / 100.0);
+        let total = u64::try_from(stall.total.as_micros()).unwrap_or(u64::MAX);
+        json!({"total": total, "avg10": short, "avg60": middle, "avg300": long})
+    };
+    json!({"full": part(stalls.full), "some": part(stalls.some)})
+}
+
+/// Returns the parts `cpu`, `memory`, `swap` and `io`.
 fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Value> {
     let time = Time(measured.look.time);
     let cpu = json!({
         "time": time,
         "usageNanoCores": rate,
         "usageCoreNanoSeconds": usage.cpu.and_then(|cpu| u64::try_from(cpu.as_nanos()).ok()),
+        "psi": usage.details.cpu_stalls.map(pressure),
     });
+    let io = usage.details.io_stalls;
+    let io = io.map(|stalls| json!({"time": time, "psi": pressure(stalls)}));
     let memory = memory(usage, &time);
     let limit = usage.details.swap_limit;
     let swapped = usage.details.swap.unwrap_or(0);
@@ -144,7 +158,8 @@ fn used(measured: &Measured, usage: &Usage, rate: Option<u64>) -> Map<String, Va
     });
     let parts = [("cpu", cpu), ("memory", memory)]
         .into_iter()
-        .chain(swap.map(|swap| ("swap", swap)));
+        .chain(swap.map(|swap| ("swap", swap)))
+        .chain(io.map(|io| ("io", io)));
     let known = |(name, mut part): (&str, Value)| {
         if let Some(members) = part.as_object_mut() {
             members.retain(|_, value| !value.is_null());
@@ -330,5 +345,15 @@ mod tests {
         assert_eq!(left(&usage), Some(7000));
         usage.details.memory_limit = Some(2000);
         assert_eq!(left(&usage), Some(0));
+        usage.details.memory_stalls = Some(Stalls {
+            some: Stall {
+                shares: [150, 20, 3],
+                total: std::time::Duration::from_millis(2),
+            },
+            full: Stall::default(),
+        });
+        let told = memory(&usage, &Time(agent_plan::Timestamp::UNIX_EPOCH));
+        let some = json!({"total": 2000, "avg10": 1.5, "avg60": 0.2, "avg300": 0.03});
+        assert_eq!(told["psi"]["some"], some);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::Usage;
+use runtime::{Details, Usage};
 
 use super::{Disk, Limits, Subject};
 use crate::serve::metrics::network::Interface;
@@ -144,6 +144,50 @@ fn page_faults(all: &[Subject]) -> Family<'static> {
         });
     let help = "Cumulative count of memory allocation failures.";
     Family::new("counter", "container_memory_failures_total", help, faults)
+}
+
+pub(super) fn stalls(all: &[Subject]) -> impl Iterator<Item = Family<'static>> {
+    type Row = (&'static str, &'static str, fn(&Details) -> Option<Duration>);
+    let rows: [Row; 6] = [
+        (
+            "container_pressure_cpu_stalled_seconds_total",
+            "Total time duration no tasks in the container could make progress due to CPU congestion.",
+            |of| Some(of.cpu_stalls?.full.total),
+        ),
+        (
+            "container_pressure_cpu_waiting_seconds_total",
+            "Total time duration tasks in the container have waited due to CPU congestion.",
+            |of| Some(of.cpu_stalls?.some.total),
+        ),
+        (
+            "container_pressure_memory_stalled_seconds_total",
+            "Total time duration no tasks in the container could make progress due to memory congestion.",
+            |of| Some(of.memory_stalls?.full.total),
+        ),
+        (
+            "container_pressure_memory_waiting_seconds_total",
+            "Total time duration tasks in the container have waited due to memory congestion.",
+            |of| Some(of.memory_stalls?.some.total),
+        ),
+        (
+            "container_pressure_io_stalled_seconds_total",
+            "Total time duration no tasks in the container could make progress due to IO congestion.",
+            |of| Some(of.io_stalls?.full.total),
+        ),
+        (
+            "container_pressure_io_waiting_seconds_total",
+            "Total time duration tasks in the container have waited due to IO congestion.",
+            |of| Some(of.io_stalls?.some.total),
+        ),
+    ];
+    rows.into_iter().map(move |(name, help, value)| {
+        Family::new(
+            "counter",
+            name,
+            help,
+            each(all, &[], |of| seconds(value(&of.usage.details))),
+        )
+    })
 }
 
 pub(super) fn network(all: &[Subject]) -> Vec<Family<'static>> {
