@@ -51,7 +51,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
 
 fn build() -> Family<'static> {
     let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
-    let help = "[ALPHA] A metric with a constant '1' value labeled by major, minor and git version from which \
+    let help = "[BETA] A metric with a constant '1' value labeled by major, minor and git version from which \
                 Kubernetes was built.";
     Family::new("gauge", "kubernetes_build_info", help, [(version, Some(1.0))])
 }

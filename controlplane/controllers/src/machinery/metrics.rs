@@ -54,41 +54,41 @@ impl Metrics {
 
 fn of_queues(queues: &[Arc<dyn Measured>], page: &mut Page) {
     let measures: Vec<_> = queues.iter().map(|queue| queue.measure()).collect();
-    page.gauge("workqueue_depth", "[ALPHA] Current depth of workqueue");
+    page.gauge("workqueue_depth", "[BETA] Current depth of workqueue");
     for queue in &measures {
         page.sample(&[("name", queue.name)], queue.depth);
     }
     page.counter(
         "workqueue_adds_total",
-        "[ALPHA] Total number of adds handled by workqueue",
+        "[BETA] Total number of adds handled by workqueue",
     );
     for queue in &measures {
         page.sample(&[("name", queue.name)], queue.adds);
     }
     page.counter(
         "workqueue_retries_total",
-        "[ALPHA] Total number of retries handled by workqueue",
+        "[BETA] Total number of retries handled by workqueue",
     );
     for queue in &measures {
         page.sample(&[("name", queue.name)], queue.retries);
     }
     page.histogram(
         "workqueue_queue_duration_seconds",
-        "[ALPHA] How long in seconds an item stays in workqueue before being requested.",
+        "[BETA] How long in seconds an item stays in workqueue before being requested.",
     );
     for queue in &measures {
         page.buckets(&[("name", queue.name)], &queue.waited);
     }
     page.histogram(
         "workqueue_work_duration_seconds",
-        "[ALPHA] How long in seconds processing an item from workqueue takes.",
+        "[BETA] How long in seconds processing an item from workqueue takes.",
     );
     for queue in &measures {
         page.buckets(&[("name", queue.name)], &queue.worked);
     }
     page.gauge(
         "workqueue_unfinished_work_seconds",
-        "[ALPHA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large \
+        "[BETA] How many seconds of work has done that is in progress and hasn't been observed by work_duration. Large \
          values indicate stuck threads. One can deduce the number of stuck threads by observing the rate at which this \
          increases.",
     );
@@ -97,7 +97,7 @@ fn of_queues(queues: &[Arc<dyn Measured>], page: &mut Page) {
     }
     page.gauge(
         "workqueue_longest_running_processor_seconds",
-        "[ALPHA] How many seconds has the longest running processor for workqueue been running.",
+        "[BETA] How many seconds has the longest running processor for workqueue been running.",
     );
     for queue in &measures {
         page.sample(&[("name", queue.name)], queue.longest);
@@ -125,7 +125,7 @@ mod tests {
         queue.done(&"a");
         let page = metrics.text();
         for line in [
-            "# HELP workqueue_depth [ALPHA] Current depth of workqueue",
+            "# HELP workqueue_depth [BETA] Current depth of workqueue",
             "# TYPE workqueue_adds_total counter",
             "workqueue_adds_total{name=\"deployment\"} 2",
             "workqueue_depth{name=\"deployment\"} 0",

@@ -132,7 +132,7 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "kubernetes_build_info",
-        "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build \
+        "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build \
          date, Go version, and compiler from which Kubernetes was built, and platform on which it is running",
     ),
     (
