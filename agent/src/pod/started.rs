@@ -1,8 +1,9 @@
-//! Counts of pods and containers that were started, and of failures to.
+//! Counts of pods and containers that were started, of failures to, and of terminations.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use agent_plan::pod::observed::Exit;
 use agent_plan::pod::pods::{self, Group};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -23,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) containers: BTreeMap<&'static str, u64>,
     /// By kind and reason.
     pub(crate) container_failures: BTreeMap<(&'static str, String), u64>,
+    /// By kind, exit code and reason.
+    pub(crate) terminations: BTreeMap<(&'static str, i32, String), u64>,
 }
 
 impl StartCounts {
@@ -47,6 +50,11 @@ impl StartCounts {
         let failures = counts.container_failures.entry((kind(pod, name), reason.to_owned()));
         *failures.or_default() += 1;
         counts.user_pod_failures += u64::from(has_users(pod));
+    }
+
+    pub(crate) fn container_ended(&self, pod: &Pod, name: &str, exit: &Exit) {
+        let key = (kind(pod, name), exit.code, exit.reason.clone());
+        *self.lock().terminations.entry(key).or_default() += 1;
     }
 
     pub(crate) fn counts(&self) -> Counts {

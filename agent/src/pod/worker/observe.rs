@@ -84,6 +84,7 @@ impl Worker {
             RESET_MESSAGE.clone_into(&mut ended.message);
         }
         info!(pod = %self.id(), container, code = ended.code, reason = ended.reason, "container ended");
+        self.context.started.container_ended(&self.pod, &container, &ended);
         self.remember(&container, id, attempt, &ended);
         self.end(&container, id, &ended);
     }

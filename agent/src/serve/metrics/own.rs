@@ -77,7 +77,7 @@ fn preemptions(preempted: &Preempted) -> Family<'static> {
     Family::new("counter", "kubelet_preemptions", help, each)
 }
 
-fn begun(counts: &Counts) -> [Family<'static>; 6] {
+fn begun(counts: &Counts) -> [Family<'static>; 7] {
     let whole = |name, help, count| Family::new("counter", name, help, [(String::new(), Some(number(count)))]);
     let each = counts
         .containers
@@ -85,6 +85,11 @@ fn begun(counts: &Counts) -> [Family<'static>; 6] {
         .map(|(kind, count)| (labels(&[("container_type", kind)]), Some(number(*count))));
     let failures = counts.container_failures.iter().map(|((kind, reason), count)| {
         let labels = labels(&[("code", reason), ("container_type", kind)]);
+        (labels, Some(number(*count)))
+    });
+    let terminations = counts.terminations.iter().map(|((kind, code, reason), count)| {
+        let code = code.to_string();
+        let labels = labels(&[("container_type", kind), ("exit_code", &code), ("reason", reason)]);
         (labels, Some(number(*count)))
     });
     [
@@ -120,6 +125,12 @@ fn begun(counts: &Counts) -> [Family<'static>; 6] {
             "kubelet_started_containers_errors_total",
             "[ALPHA] Cumulative number of errors when starting containers",
             failures,
+        ),
+        Family::new(
+            "counter",
+            "kubelet_terminated_containers_total",
+            "[ALPHA] Cumulative number of container terminations.",
+            terminations,
         ),
     ]
 }
@@ -392,5 +403,19 @@ mod tests {
             "kubelet_preemptions{preemption_signal=\"memory\"} 3",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn terminations_are_counted_by_exit_code_and_reason() {
+        let mut counts = Counts::default();
+        counts
+            .terminations
+            .insert(("container", 137, "OOMKilled".to_owned()), 2);
+        let mut text = String::new();
+        for family in begun(&counts) {
+            family.write(&mut text, None);
+        }
+        let line = "\nkubelet_terminated_containers_total{container_type=\"container\",exit_code=\"137\",reason=\"OOMKilled\"} 2\n";
+        assert!(text.contains(line), "{text}");
     }
 }
