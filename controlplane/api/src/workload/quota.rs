@@ -300,4 +300,32 @@ mod tests {
             assert_eq!(covered(quota, short.clone()), of_short, "{operator}");
         }
     }
+
+    #[test]
+    fn scopes_of_claims() {
+        let covered = |scope: &str, operator: &str, claim: &Value| {
+            let values = operator.ends_with("In").then(|| json!(["gold"]));
+            let expression = json!({"scopeName": scope, "operator": operator, "values": values});
+            let quota = json!({"spec": {"scopeSelector": {"matchExpressions": [expression]}}});
+            let quota: ResourceQuota = serde_json::from_value(quota).unwrap();
+            let claim: PersistentVolumeClaim = serde_json::from_value(claim.clone()).unwrap();
+            covers(&quota, &claim)
+        };
+        let plain = json!({"spec": {}});
+        let gold = json!({"spec": {"volumeAttributesClassName": "gold"}});
+        let changed = json!({
+            "spec": {"volumeAttributesClassName": "slow"},
+            "status": {"currentVolumeAttributesClassName": "gold"},
+        });
+        for (operator, of_plain, of_gold, of_changed) in [
+            ("In", false, true, true),
+            ("NotIn", true, false, true),
+            ("Exists", false, true, true),
+            ("DoesNotExist", true, false, false),
+        ] {
+            let found = [&plain, &gold, &changed].map(|claim| covered("VolumeAttributesClass", operator, claim));
+            assert_eq!(found, [of_plain, of_gold, of_changed], "{operator}");
+        }
+        assert!(!covered("PriorityClass", "DoesNotExist", &plain));
+    }
 }

@@ -29,6 +29,20 @@ fn nodes() {
             json!({"status": {"allocatable": {"pods": "1500m"}}}),
             "status.allocatable.pods: Invalid value: \"1500m\": must be an integer",
         ),
+        (
+            json!({"status": {"declaredFeatures": ["B", "A/b"]}}),
+            "status.declaredFeatures[1]: Invalid value: \"A/b\": list must be sorted alphabetically",
+        ),
+        (
+            json!({"status": {"declaredFeatures": ["A", "A"]}}),
+            "status.declaredFeatures[1]: Duplicate value: \"A\"",
+        ),
+        (
+            json!({"status": {"declaredFeatures": ["a"]}}),
+            "status.declaredFeatures[0]: Invalid value: \"a\": invalid feature name \"a\": must start with an \
+             UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or \
+             MyFeature/mySubFeature), and contain only alphanumeric characters and slashes",
+        ),
     ] {
         refused("", "nodes", &patch, &[expected]);
     }

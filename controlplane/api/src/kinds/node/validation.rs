@@ -13,12 +13,16 @@ use crate::workload::validation::resources::is_integer;
 use crate::workload::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
 
 const RANGES: &str = "spec.podCIDRs";
+const UPPER_CAMEL_CASE: &str = "must start with an UpperCamelCase segment, with subsequent segments separated by '/' \
+                                (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters \
+                                and slashes";
 
 /// Validates a new node.
 pub(super) fn validate(node: &Node) -> Vec<Invalid> {
     let mut errors = Vec::new();
     taints(&mut errors, node);
     amounts(&mut errors, node);
+    features(&mut errors, node);
     let ranges = pod_ranges(node);
     for (index, own) in ranges.iter().enumerate() {
         plain_range(&mut errors, &format!("{RANGES}[{index}]"), own);
@@ -44,6 +48,7 @@ pub(super) fn validate(node: &Node) -> Vec<Invalid> {
 pub(super) fn validate_update(new: &Node, old: &Node) -> Vec<Invalid> {
     let mut errors = Vec::new();
     amounts(&mut errors, new);
+    features(&mut errors, new);
     addresses(&mut errors, new);
     let (before, now) = (pod_ranges(old), pod_ranges(new));
     if !before.is_empty() && before != now {
@@ -123,6 +128,40 @@ fn amounts(errors: &mut Vec<Invalid>, node: &Node) {
     };
     check(&status.capacity, "capacity");
     check(&status.allocatable, "allocatable");
+}
+
+/// Validates names and order of declared features (`validateNodeDeclaredFeatures`).
+fn features(errors: &mut Vec<Invalid>, node: &Node) {
+    let status = node.status.as_ref();
+    let all = status
+        .and_then(|status| status.declared_features.as_deref())
+        .unwrap_or_default();
+    for (index, name) in all.iter().enumerate() {
+        let mut parts = name.split('/');
+        let is_name = parts
+            .next()
+            .is_some_and(|first| first.starts_with(|letter: char| letter.is_ascii_uppercase()))
+            && parts.all(|part| part.starts_with(|letter: char| letter.is_ascii_alphabetic()))
+            && name.bytes().all(|byte| byte == b'/' || byte.is_ascii_alphanumeric());
+        let because = match (name.len(), is_name) {
+            (254.., _) => Some("must be no more than 253 characters"),
+            (_, false) => Some(UPPER_CAMEL_CASE),
+            (_, true) => None,
+        };
+        if let Some(because) = because {
+            let detail = format!("invalid feature name {name:?}: {because}");
+            let field = format!("status.declaredFeatures[{index}]");
+            errors.push(Invalid::value(field, name, detail));
+        }
+        let field = format!("status.declaredFeatures[{}]", index + 1);
+        match all.get(index + 1) {
+            Some(next) if name == next => errors.push(Invalid::duplicate(field, next)),
+            Some(next) if name > next => {
+                errors.push(Invalid::value(field, next, "list must be sorted alphabetically"));
+            }
+            Some(_) | None => {}
+        }
+    }
 }
 
 fn addresses(errors: &mut Vec<Invalid>, node: &Node) {

@@ -1,12 +1,14 @@
 //! Scopes of a quota.
 
-use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+};
 
 use crate::object::Object;
 use crate::workload::pod::qos;
 
-/// True if a quota counts an object: all of its scopes match. Scopes concern pods, so a quota with
-/// scopes counts nothing else.
+/// True if a quota counts an object: all of its scopes match. Scopes concern pods and claims, so a
+/// quota with scopes counts nothing else.
 pub fn covers(quota: &ResourceQuota, object: &dyn Object) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let scopes = spec
@@ -26,10 +28,40 @@ pub fn covers(quota: &ResourceQuota, object: &dyn Object) -> bool {
     if demands.peek().is_none() {
         return true;
     }
-    let Some(pod) = object.as_any().downcast_ref::<Pod>().and_then(|pod| pod.spec.as_ref()) else {
+    let object = object.as_any();
+    if let Some(claim) = object.downcast_ref::<PersistentVolumeClaim>() {
+        let classes = attributes_classes(claim);
+        return demands.all(|demand| demand.scope_name == "VolumeAttributesClass" && selects(&demand, &classes));
+    }
+    let Some(pod) = object.downcast_ref::<Pod>().and_then(|pod| pod.spec.as_ref()) else {
         return false;
     };
     demands.all(|demand| fits(pod, &demand))
+}
+
+/// Classes that a claim asks for, has, or is about to get.
+fn attributes_classes(claim: &PersistentVolumeClaim) -> Vec<&str> {
+    let status = claim.status.as_ref();
+    let change = status.and_then(|status| status.modify_volume_status.as_ref());
+    let spec = claim.spec.as_ref();
+    let names = [
+        spec.and_then(|spec| spec.volume_attributes_class_name.as_deref()),
+        status.and_then(|status| status.current_volume_attributes_class_name.as_deref()),
+        change.and_then(|change| change.target_volume_attributes_class_name.as_deref()),
+    ];
+    names.into_iter().flatten().filter(|name| !name.is_empty()).collect()
+}
+
+/// True if a scope selects one of an object's classes.
+fn selects(demand: &ScopedResourceSelectorRequirement, classes: &[&str]) -> bool {
+    let listed = |class: &&str| demand.values.iter().flatten().any(|value| value == class);
+    match demand.operator.as_str() {
+        "In" => classes.iter().any(listed),
+        "NotIn" => classes.is_empty() || !classes.iter().all(listed),
+        "Exists" => !classes.is_empty(),
+        "DoesNotExist" => classes.is_empty(),
+        _ => false,
+    }
 }
 
 fn fits(pod: &PodSpec, demand: &ScopedResourceSelectorRequirement) -> bool {
@@ -41,15 +73,8 @@ fn fits(pod: &PodSpec, demand: &ScopedResourceSelectorRequirement) -> bool {
         "NotBestEffort" => qos(pod) != "BestEffort",
         "CrossNamespacePodAffinity" => reaches_out(pod),
         "PriorityClass" => {
-            let class = pod.priority_class_name.as_ref().filter(|class| !class.is_empty());
-            let among = class.is_some_and(|class| demand.values.iter().flatten().any(|value| value == class));
-            match demand.operator.as_str() {
-                "In" => among,
-                "NotIn" => !among,
-                "Exists" => class.is_some(),
-                "DoesNotExist" => class.is_none(),
-                _ => false,
-            }
+            let class = pod.priority_class_name.as_deref().filter(|class| !class.is_empty());
+            selects(demand, class.as_slice())
         }
         _ => false,
     }
