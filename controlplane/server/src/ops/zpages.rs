@@ -66,11 +66,16 @@ pub(crate) fn answer(
         members.insert("apiVersion".to_owned(), format!("config.k8s.io/{version}").into());
         members.insert("metadata".to_owned(), json!({ "name": "kube-apiserver" }));
     }
-    Some(if json {
+    let mut response = if json {
         respond::json(StatusCode::OK, [&*respond::encode(&object), b"\n"].concat())
     } else {
         respond::with_type(StatusCode::OK, "application/yaml", api::yaml::emit::document(&object))
-    })
+    };
+    if version == "v1alpha1" {
+        let warning = format!("This version of the {path} endpoint is deprecated. Please use a newer version.");
+        respond::add_warnings(&mut response, &[warning]);
+    }
+    Some(response)
 }
 
 /// First format that the client accepts; text without an `Accept` header.

@@ -241,7 +241,10 @@ async fn pages_for_people_have_a_form_for_programs() {
         status["uptimeSeconds"].is_i64() && status["paths"][0] == "/.well-known",
         "{status}"
     );
+    assert_eq!(page.warnings(), Vec::<String>::new());
     let page = ask("/flagz", "application/yaml; as=Flagz; g=config.k8s.io; v=v1alpha1, */*").await;
+    let old = "299 - \"This version of the flagz endpoint is deprecated. Please use a newer version.\"";
+    assert_eq!(page.warnings(), [old]);
     assert_eq!(page.headers["content-type"], "application/yaml");
     let flags: Value = serde_yaml::from_slice(&page.bytes).unwrap();
     assert_eq!(flags["apiVersion"], "config.k8s.io/v1alpha1");
