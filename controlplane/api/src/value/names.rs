@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::Value;
 
 /// Upstream's message for an invalid IP address.
-pub(crate) const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 /// The rule that a kind's `metadata.name` follows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,12 +41,42 @@ impl Rule {
 }
 
 fn address(name: &str) -> Vec<String> {
-    let detail = match name.parse::<IpAddr>() {
-        Err(_) => ADDRESS.to_owned(),
-        Ok(address) if address.to_string() != name => format!("must be in canonical form ({:?})", address.to_string()),
-        Ok(_) => return Vec::new(),
+    let plain = name.parse::<IpAddr>().map(|address| address.to_string());
+    let detail = match (ambiguity(name), plain) {
+        (Some(detail), _) => detail.to_owned(),
+        (None, Ok(plain)) if plain != name => format!("must be in canonical form ({plain:?})"),
+        (None, _) => return Vec::new(),
     };
     vec![detail]
+}
+
+/// Error of a text that is not an IP address, or is ambiguous (`parseIP` of
+/// `apimachinery/pkg/util/validation/ip.go`).
+pub(crate) fn ambiguity(text: &str) -> Option<&'static str> {
+    match text.parse::<IpAddr>() {
+        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
+            Some("must not be an IPv4-mapped IPv6 address")
+        }
+        Ok(_) => None,
+        Err(_) if without_zeros(text).is_some() => Some("must not have leading 0s"),
+        Err(_) => Some(ADDRESS),
+    }
+}
+
+/// Parses an IPv4 address, or an IPv6 address that ends with one, after stripping leading zeros.
+pub(crate) fn without_zeros(text: &str) -> Option<IpAddr> {
+    let (head, numbers) = text.rsplit_once(':').map_or(("", text), |(head, rest)| (head, rest));
+    let colon = if text.contains(':') { ":" } else { "" };
+    let numbers: Vec<&str> = numbers.split('.').collect();
+    let short = numbers.iter().map(|number| match number.trim_start_matches('0') {
+        "" if !number.is_empty() => "0",
+        rest => rest,
+    });
+    let short = short.collect::<Vec<_>>().join(".");
+    format!("{head}{colon}{short}")
+        .parse()
+        .ok()
+        .filter(|_| numbers.len() == 4)
 }
 
 fn mask_trailing_dash(name: &str) -> String {

@@ -238,19 +238,13 @@ pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
 
 /// Reports a text that is not an IP address, or is ambiguous.
 pub(crate) fn address(errors: &mut Vec<Invalid>, field: &str, text: &str) {
-    let detail = match text.parse::<IpAddr>() {
-        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
-        Ok(_) => return,
-        Err(_) if without_zeros(text).is_some() => "must not have leading 0s",
-        Err(_) => names::ADDRESS,
-    };
-    errors.push(Invalid::value(field, text, detail));
+    errors.extend(names::ambiguity(text).map(|detail| Invalid::value(field, text, detail)));
 }
 
 /// Reports a text that is not a CIDR, or is ambiguous.
 pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
     let parts = text.split_once('/').and_then(|(address, length)| {
-        let read = address.parse().ok().or_else(|| without_zeros(address))?;
+        let read = address.parse().ok().or_else(|| names::without_zeros(address))?;
         let is_short = length.len() == 1 || !length.starts_with('0');
         let digits = length.bytes().all(|byte| byte.is_ascii_digit());
         let length = length.parse::<u8>().ok().filter(|_| digits)?;
@@ -269,22 +263,6 @@ pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
         Some(_) => return,
     };
     errors.push(Invalid::value(field, text, detail));
-}
-
-/// Parses an IPv4 address, or an IPv6 address that ends with one, after stripping leading zeros.
-fn without_zeros(text: &str) -> Option<IpAddr> {
-    let (head, numbers) = text.rsplit_once(':').map_or(("", text), |(head, rest)| (head, rest));
-    let colon = if text.contains(':') { ":" } else { "" };
-    let numbers: Vec<&str> = numbers.split('.').collect();
-    let short = numbers.iter().map(|number| match number.trim_start_matches('0') {
-        "" if !number.is_empty() => "0",
-        rest => rest,
-    });
-    let short = short.collect::<Vec<_>>().join(".");
-    format!("{head}{colon}{short}")
-        .parse()
-        .ok()
-        .filter(|_| numbers.len() == 4)
 }
 
 /// Reports addresses that an endpoint of a Service must not have.

@@ -83,6 +83,10 @@ fn ranges_and_addresses_of_services() {
             "metadata.name: Invalid value: \"ten\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
         ),
         (
+            json!({"metadata": {"name": "10.0.0.01"}}),
+            "metadata.name: Invalid value: \"10.0.0.01\": must not have leading 0s",
+        ),
+        (
             json!({"metadata": {"name": "2001:DB8::1"}}),
             "metadata.name: Invalid value: \"2001:DB8::1\": must be in canonical form (\"2001:db8::1\")",
         ),

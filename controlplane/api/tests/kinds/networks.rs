@@ -246,6 +246,20 @@ fn endpoint_slices() {
                 ],
             ),
             (
+                endpoint(json!({"addresses": ["10.0.0.01", "2001:DB8::1"]})),
+                &[
+                    "endpoints[0].addresses[0]: Invalid value: \"10.0.0.01\": must not have leading 0s",
+                    "endpoints[0].addresses: Invalid value: \"2001:DB8::1\": must be an IPv4 address",
+                ],
+            ),
+            (
+                json!({"addressType": "IPv6", "endpoints": [{"addresses": ["2001:DB8::1", "::ffff:1.2.3.4"]}]}),
+                &[
+                    "endpoints[0].addresses[0]: Invalid value: \"2001:DB8::1\": must be in canonical form (\"2001:db8::1\")",
+                    "endpoints[0].addresses[1]: Invalid value: \"::ffff:1.2.3.4\": must not be an IPv4-mapped IPv6 address",
+                ],
+            ),
+            (
                 json!({"addressType": "FQDN", "endpoints": [{"addresses": ["localhost"]}]}),
                 &[
                     "endpoints[0].addresses[0]: Invalid value: \"localhost\": should be a domain with at least two segments separated by dots",

@@ -1,13 +1,13 @@
 //! Validation of endpoint slices, with upstream's messages (`pkg/apis/discovery/validation`).
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 
 use crate::value::invalid::Invalid;
-use crate::value::names;
-use crate::workload::validation::{PROTOCOLS, each, endpoint_address, metadata, one_of, port};
+use crate::value::names::{self, Rule};
+use crate::workload::validation::{self, PROTOCOLS, each, endpoint_address, metadata, one_of, port};
 
 const ENDPOINTS: usize = 1000;
 const ADDRESSES: usize = 100;
@@ -49,7 +49,7 @@ fn endpoint(errors: &mut Vec<Invalid>, endpoint: &Endpoint, kind: &str, path: &s
         _ => {}
     }
     for (index, own) in endpoint.addresses.iter().enumerate() {
-        address(errors, kind, &format!("{field}[{index}]"), own);
+        address(errors, kind, &field, index, own);
     }
     if let Some(node) = &endpoint.node_name {
         each(
@@ -97,15 +97,22 @@ fn hints(errors: &mut Vec<Invalid>, hints: &EndpointHints, path: &str) {
     }
 }
 
-fn address(errors: &mut Vec<Invalid>, kind: &str, field: &str, text: &str) {
-    let detail = match kind {
-        "IPv4" if text.parse::<Ipv4Addr>().is_err() => "must be a valid IPv4 address",
-        "IPv6" if text.parse::<Ipv6Addr>().is_err() => "must be a valid IPv6 address",
-        "IPv4" | "IPv6" => return endpoint_address(errors, field, text),
-        "FQDN" => return domain(errors, field, text),
+/// Validates an address; IPv6 must be in canonical form.
+fn address(errors: &mut Vec<Invalid>, kind: &str, list: &str, index: usize, text: &str) {
+    let (field, before) = (format!("{list}[{index}]"), errors.len());
+    match kind {
+        "IPv4" => validation::address(errors, &field, text),
+        "IPv6" => each(errors, &field, text, Rule::Address.check(text, false)),
+        "FQDN" => return domain(errors, &field, text),
         _ => return,
+    }
+    let Some(address) = text.parse::<IpAddr>().ok().filter(|_| errors.len() == before) else {
+        return;
     };
-    errors.push(Invalid::value(field, text, detail));
+    if address.is_ipv4() != (kind == "IPv4") {
+        errors.push(Invalid::value(list, text, format!("must be an {kind} address")));
+    }
+    endpoint_address(errors, &field, text);
 }
 
 /// Validates a domain of at least two labels; it may end with a dot.
