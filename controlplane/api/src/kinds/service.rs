@@ -115,14 +115,19 @@ impl Kind for Service {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        self.spec
-            .as_ref()
-            .map_or_else(Vec::new, |spec| validation::validate(spec, None))
+        let spec = self.spec.as_ref();
+        let mut errors = spec.map_or_else(Vec::new, |spec| validation::validate(spec, None));
+        validation::annotated_ranges(&mut errors, self, None);
+        errors
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
         match (&self.spec, &old.spec) {
-            (Some(new), Some(old)) => validation::validate_update(new, old),
+            (Some(new), Some(before)) => {
+                let mut errors = validation::validate_update(new, before);
+                validation::annotated_ranges(&mut errors, self, Some(old));
+                errors
+            }
             (_, _) => self.validate(),
         }
     }

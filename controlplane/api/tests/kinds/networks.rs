@@ -301,4 +301,16 @@ fn services_take_no_address_that_is_the_nodes_own() {
         &json!({"spec": {"type": "ExternalName", "externalName": "a.example", "clusterIP": "10.96.3.3", "ports": null}}),
         &["spec.clusterIPs: Forbidden: may not be set for ExternalName services"],
     );
+    let key = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    refused(
+        "",
+        "services",
+        &json!({"metadata": {"annotations": {key: "10.0.0.0/8, 10.0.0.1/8"}}}),
+        &[
+            &format!("metadata.annotations[{key}]: Forbidden: may only be used when `type` is 'LoadBalancer'"),
+            &format!(
+                "metadata.annotations[{key}]: Invalid value: \"10.0.0.1/8\": must not have bits set beyond the prefix length"
+            ),
+        ],
+    );
 }

@@ -16,6 +16,7 @@ pub const NODE_PORTS: std::ops::RangeInclusive<i32> = 30000..=32767;
 const FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
 const CLASS: &str = "spec.loadBalancerClass";
 const UNCHANGEABLE: &str = "may not change once set";
+const RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const FOR_LOAD_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 
 /// Validates a spec, in the order of upstream's `validateService`
@@ -184,6 +185,29 @@ fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec, old: Option<&ServiceS
         let field = "spec.allocateLoadBalancerNodePorts";
         errors.push(Invalid::forbidden(field, FOR_LOAD_BALANCER));
     }
+}
+
+/// Validates the annotation with source ranges, which counts where the spec has none.
+pub(super) fn annotated_ranges(errors: &mut Vec<Invalid>, service: &Service, old: Option<&Service>) {
+    let Some(spec) = &service.spec else { return };
+    let own = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
+    let Some(text) = annotation(service).filter(|_| own.is_empty()) else {
+        return;
+    };
+    let field = format!("metadata.annotations[{RANGES_ANNOTATION}]");
+    if !is(spec, "LoadBalancer") {
+        errors.push(Invalid::forbidden(field.as_str(), FOR_LOAD_BALANCER));
+    }
+    if old.and_then(annotation) != Some(text) && !text.trim().is_empty() {
+        for range in text.split(',') {
+            validation::plain_range(errors, &field, range.trim());
+        }
+    }
+}
+
+fn annotation(service: &Service) -> Option<&str> {
+    let annotations = service.metadata.annotations.as_ref()?;
+    annotations.get(RANGES_ANNOTATION).map(String::as_str)
 }
 
 fn class(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
