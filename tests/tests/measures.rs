@@ -215,7 +215,9 @@ fn told(machine: &Machine) -> anyhow::Result<()> {
         machine.kubectl(["get", "node", &node(machine)?, "-o", &path])
     };
     let declared = told("declaredFeatures")?;
-    ensure!(declared.contains("RestartAllContainersOnContainerExits"), "{declared}");
+    for feature in ["ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"] {
+        ensure!(declared.contains(feature), "{declared}");
+    }
     let memory = std::fs::read_to_string("/proc/meminfo")?;
     let total = memory.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
     let kib: u64 = total.context("swap")?.trim_end_matches("kB").trim().parse()?;

@@ -45,7 +45,8 @@ const NAMES_PER_IMAGE: usize = 5;
 pub(crate) const VERSION: &str = "v1.36.0";
 
 /// Declared features of the node (`status.declaredFeatures`), sorted.
-const DECLARED: [&str; 3] = [
+const DECLARED: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
