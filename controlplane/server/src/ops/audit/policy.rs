@@ -303,7 +303,11 @@ rules:
         assert_eq!(level(&record("create", "pods", "", "p")), Some(Level::RequestResponse));
         assert_eq!(level(&record("get", "pods", "log", "p")), Some(Level::Metadata));
         assert_eq!(level(&record("get", "things", "scale", "p")), Some(Level::Metadata));
-        assert_eq!(level(&record("get", "gadgets", "", "p")), Some(Level::Request), "any group");
+        assert_eq!(
+            level(&record("get", "gadgets", "", "p")),
+            Some(Level::Request),
+            "any group"
+        );
         assert_eq!(level(&record("update", "configmaps", "", "leader")), None);
         assert_eq!(
             level(&record("update", "configmaps", "", "other")),
