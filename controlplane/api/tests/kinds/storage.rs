@@ -69,8 +69,7 @@ fn new_objects() {
         (
             "csidrivers",
             json!({"spec": {"tokenRequests": null, "serviceAccountTokenInSecrets": true}}),
-            "spec.serviceAccountTokenInSecrets: Invalid value: true: serviceAccountTokenInSecrets is set but no \
-             tokenRequests are specified",
+            "spec.serviceAccountTokenInSecrets: Invalid value: true: serviceAccountTokenInSecrets is set but no tokenRequests are specified",
         ),
         (
             "csistoragecapacities",
