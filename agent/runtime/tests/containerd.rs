@@ -26,6 +26,15 @@ async fn machine(name: &str) -> Machine {
     Machine::of(Kind::Containerd, name).await
 }
 
+/// True if all threads of a process are stopped, which they are a while after the signal.
+fn is_stopped(process: Pid) -> bool {
+    let mut threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.all(|thread| {
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status"));
+        status.is_ok_and(|status| status.contains("State:\tT"))
+    })
+}
+
 #[tokio::test]
 async fn attack_37_ends_while_containerd_is_away_are_told_when_it_is_back_and_no_log_is_lost() {
     let mut machine = machine("away").await;
@@ -81,6 +90,7 @@ async fn attack_37_a_containerd_that_hangs_fails_calls_in_time_and_others_go_on(
     machine.run("s", machine.container("c", &SLEEP)).await;
     let daemon = Pid::from_raw(machine.daemon.as_ref().unwrap().pid());
     kill(daemon, Signal::SIGSTOP).unwrap();
+    eventually("each of its threads stops", || is_stopped(daemon)).await;
     let signalled = tokio::time::timeout(Duration::from_mins(1), machine.runtime.signal("s", "c", 9)).await;
     let error = signalled.expect("an answer in time").unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();

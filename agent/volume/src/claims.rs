@@ -79,8 +79,9 @@ pub(crate) fn mount(
     // Held until it is mounted: of two concurrent pods, one sees the other's reservation here, or
     // its mount.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
-    // Several volumes of a pod may be of one claim.
-    let others = users(root, &source, Some(pods::uid(pod))).map_err(|error| io_error("read", root, error))? + coming;
+    let mounted = |besides| users(root, &source, besides).map_err(|error| io_error("read", root, error));
+    // The pod's own mounts do not count: several of its volumes may be of one claim.
+    let others = mounted(Some(pods::uid(pod)))? + coming;
     if backing.exclusive && others > 0 {
         return Err(Error::Claim {
             problem: format!(
@@ -92,8 +93,8 @@ pub(crate) fn mount(
     }
     let claim = volume.persistent_volume_claim.as_ref();
     let written = claim.is_none_or(|claim| claim.read_only != Some(true));
-    // The ownership of files that another pod uses is not changed.
-    if matches!(backing.place, Place::Local(_)) && written && others == 0 {
+    // The ownership of files that are in use is not changed.
+    if matches!(backing.place, Place::Local(_)) && written && others == 0 && mounted(None)? == 0 {
         ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
     }
     if matches!(backing.place, Place::Local(_)) && written {
@@ -174,8 +175,8 @@ fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
         .map_err(|error| io_error("create", target, error))
 }
 
-/// Number of volumes of pods, besides the one with this UID, that have this file or directory mounted
-/// as a claim. Only mounts from the same file system are accessed: others may hang.
+/// Number of volumes of pods, besides the one with this UID, that have this file or directory
+/// mounted as a claim. Only mounts from the same file system are accessed: others may hang.
 pub(crate) fn users(root: &Path, wanted: &File, besides: Option<&str>) -> io::Result<usize> {
     let root = match root.canonicalize() {
         Ok(root) => root,

@@ -63,7 +63,7 @@ pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
 pub(crate) fn is_starting(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<Refused>()
-        .is_some_and(|refused| refused.code == 400 && refused.message.contains(" is waiting to start: "))
+        .is_some_and(|refused| refused.code == 400 && refused.message.contains(" is waiting to start"))
 }
 
 /// True if the server's answer is 403 Forbidden.

@@ -76,7 +76,8 @@ impl Kind for CSIDriver {
         }
     }
 
-    /// Recommends secrets for tokens that the driver asks for (`pkg/registry/storage/csidriver/strategy.go`).
+    /// Recommends secrets for tokens that the driver asks for
+    /// (`pkg/registry/storage/csidriver/strategy.go`).
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let asked = |driver: &Self| driver.spec.token_requests.clone().unwrap_or_default();
         let requests = asked(self);

@@ -30,11 +30,11 @@ impl Kind for EndpointSlice {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        validation::validate(self)
+        validation::validate(self, None)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = self.validate();
+        let mut errors = validation::validate(self, Some(old));
         immutable(&mut errors, "addressType", &self.address_type, &old.address_type);
         errors
     }

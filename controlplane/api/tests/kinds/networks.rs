@@ -1,8 +1,9 @@
 //! Validation of network kinds: one change of a fixture and its errors.
 
+use controlplane_api::{Object, find};
 use serde_json::{Value, json};
 
-use crate::refused::{refused, update_refused};
+use crate::refused::{refused, update_refused, with};
 
 pub(crate) const GROUP: &str = "networking.k8s.io";
 
@@ -313,4 +314,17 @@ fn services_take_no_address_that_is_the_nodes_own() {
             ),
         ],
     );
+}
+
+#[test]
+fn endpoints_that_were_let_in_may_stay() {
+    let row = find("discovery.k8s.io", "v1", "endpointslices").unwrap();
+    let of = |address: &str, label: &str| {
+        let slice = json!({"addressType": "IPv6", "endpoints": [{"addresses": [address]}], "metadata": {"labels": {"a": label}}});
+        with(row, &slice)
+    };
+    let old = of("2001:DB8::1", "x");
+    let errors = |new: Box<dyn Object>| row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new());
+    assert!(errors(of("2001:DB8::1", "y")).is_empty());
+    assert_eq!(errors(of("2001:DB8::2", "y")).len(), 1);
 }

@@ -122,7 +122,7 @@ async fn count(context: &Context, key: &Key) -> Result<Counted, Error> {
         let own = defined(&definition).filter(|resource| resource.namespaced);
         let Some(resource) = own else { continue };
         let name = format!("count/{}.{}", resource.plural, resource.group);
-        // Scopes apply to pods only.
+        // Scopes apply to pods and claims.
         if let Some(sum) = counted.get_mut(&name).filter(|_| !has_scopes(&quota)) {
             let mut found = 0;
             each(context, &resource, key, &revision, |_object| found += 1).await?;

@@ -100,15 +100,28 @@ fn says_why_in_upstreams_words() {
         &pod("a", "1", &json!({})),
         &expect!["no nodes available to schedule pods"],
     );
+}
+
+#[test]
+fn pods_that_restart_as_a_whole_need_a_node_that_can() {
+    let cache = cache(&[node("n1", "1", &json!({}))]);
     let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [1] } });
     let restarts = json!({ "preemptionPolicy": "Never", "initContainers": [
         { "name": "i", "restartPolicy": "Never", "restartPolicyRules": [rule] },
     ] });
+    let status = json!({
+        "allocatable": { "cpu": "1", "memory": "8Gi", "pods": "110" },
+        "declaredFeatures": ["RestartAllContainersOnContainerExits"],
+    });
+    let declaring = node("n4", "1", &json!({ "status": status }));
+    let mut able = SchedulerCache::default();
+    able.set_node(&declaring);
+    check(&able, &pod("a", "1", &restarts), &expect!["n4"]);
     check(
         &cache,
         &pod("a", "1", &restarts),
         &expect![
-            "0/3 nodes are available: 1 node(s) didn't match Pod's required features, 2 node(s) had untolerated taint(s). no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
+            "0/1 nodes are available: 1 node(s) didn't match Pod's required features. no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
         ],
     );
 }

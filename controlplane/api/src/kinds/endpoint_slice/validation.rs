@@ -15,15 +15,15 @@ const PORTS: usize = 20_000;
 const TOPOLOGY: usize = 16;
 const HINTS: usize = 8;
 
-/// Validates a slice.
-pub(super) fn validate(slice: &EndpointSlice) -> Vec<Invalid> {
+/// Validates a slice. Endpoints that an older version let in may stay.
+pub(super) fn validate(slice: &EndpointSlice, old: Option<&EndpointSlice>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let kinds = ["FQDN", "IPv4", "IPv6"];
     one_of(&mut errors, "addressType", Some(&slice.address_type), &kinds);
     let endpoints = slice.endpoints.as_deref().unwrap_or_default();
     if endpoints.len() > ENDPOINTS {
         errors.push(Invalid::too_many("endpoints", endpoints.len(), ENDPOINTS));
-    } else {
+    } else if old.is_none_or(|old| old.endpoints != slice.endpoints) {
         for (index, own) in endpoints.iter().enumerate() {
             endpoint(&mut errors, own, &slice.address_type, &format!("endpoints[{index}]"));
         }

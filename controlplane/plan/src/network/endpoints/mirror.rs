@@ -10,6 +10,7 @@ use k8s_openapi::api::{
 use super::{
     IPV4, IPV6, family_of, has_selector,
     slice::{Wanted, delete, group, is_of, labels},
+    slices::canonical,
 };
 use crate::{
     objects::{Map, annotation, name, target},
@@ -118,7 +119,7 @@ fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
 
 fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     Endpoint {
-        addresses: vec![address.ip.clone()],
+        addresses: vec![canonical(&address.ip)],
         conditions: Some(EndpointConditions {
             ready: Some(ready),
             ..EndpointConditions::default()

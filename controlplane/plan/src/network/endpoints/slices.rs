@@ -1,6 +1,6 @@
 //! The endpoint slices of a Service: its pods, by family and ports, up to 100 per slice.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Node, Service},
@@ -298,13 +298,20 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     known.collect()
 }
 
+/// Address in the form that slices take (`getEndpointAddresses` of
+/// `staging/src/k8s.io/endpointslice/utils.go`).
+pub(super) fn canonical(address: &str) -> String {
+    let read = address.parse::<IpAddr>();
+    read.map_or_else(|_| address.to_owned(), |address| address.to_string())
+}
+
 fn endpoint(service: &Service, pod: &Pod, address: &str, zone: Option<String>) -> Endpoint {
     let serving = is_ready(pod);
     let terminating = pod.metadata.is_deleting();
     let ready = publishes_unready(service) || (serving && !terminating);
     let (node, zone) = (node_of(pod), zone.filter(|zone| !zone.is_empty()));
     Endpoint {
-        addresses: vec![address.to_owned()],
+        addresses: vec![canonical(address)],
         conditions: Some(EndpointConditions {
             ready: Some(ready),
             serving: Some(serving),

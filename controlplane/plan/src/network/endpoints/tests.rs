@@ -375,7 +375,7 @@ fn by_hand() -> Endpoints {
             "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "{}", "note": "x" },
         },
         "subsets": [{
-            "addresses": [{ "ip": "10.1.2.3" }], "notReadyAddresses": [{ "ip": "fd00::7" }],
+            "addresses": [{ "ip": "10.1.2.3" }], "notReadyAddresses": [{ "ip": "FD00::07" }],
             "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }],
         }],
     }))

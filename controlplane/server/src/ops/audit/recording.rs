@@ -138,11 +138,11 @@ impl Drop for Recording {
     }
 }
 
-/// Annotates the record of a slow request when its answer is complete (`writeLatencyToAnnotation`,
-/// `apiserver/pkg/endpoints/filters/audit.go`).
+/// Annotates the record of a slow request other than a watch when its answer is complete
+/// (`writeLatencyToAnnotation`, `apiserver/pkg/endpoints/filters/audit.go`).
 fn note_latency(record: &mut Record) {
     let took = record.staged.duration_since(record.received);
-    if record.stage == Stage::ResponseComplete && took > SLOW {
+    if record.stage == Stage::ResponseComplete && record.verb != "watch" && took > SLOW {
         let took = api::duration::text(i64::try_from(took.as_nanos()).unwrap_or(i64::MAX));
         record.annotations.push(("apiserver.latency.k8s.io/total".into(), took));
     }
@@ -317,14 +317,22 @@ impl Trail {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
     use super::note_latency;
     use crate::ops::audit::tests::record;
 
     #[test]
     fn slow_requests_are_annotated() {
-        let mut record = record("get", "pods");
-        note_latency(&mut record);
-        let told = record.annotations.last().map(|(name, text)| (&**name, &**text));
-        assert_eq!(told, Some(("apiserver.latency.k8s.io/total", "999.999ms")));
+        let told = |verb: &str, received: i64| {
+            let mut record = record(verb, "pods");
+            record.received = Timestamp::from_microsecond(received).unwrap();
+            note_latency(&mut record);
+            let (name, text) = record.annotations.pop()?;
+            (name == "apiserver.latency.k8s.io/total").then_some(text)
+        };
+        assert_eq!(told("get", 1_790_000_000_000_001).as_deref(), Some("999.999ms"));
+        assert_eq!(told("get", 1_790_000_000_500_001), None, "fast");
+        assert_eq!(told("watch", 1_790_000_000_000_001), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The life of namespaces: nothing is created in one that does not exist or is going away. Some of
-//! what is created needs a label of its namespace.
+//! The life of namespaces: nothing is created in one that does not exist or is going away. Claims
+//! of devices with `adminAccess` need a label of their namespace.
 
 use api::Object;
 use k8s_openapi::api::core::v1::Namespace;
