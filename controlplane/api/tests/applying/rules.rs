@@ -212,8 +212,7 @@ impl Rules {
 }
 
 /// Removes what the last application had and no manager has now, with everything below. Returns
-/// paths of lists and maps that only became empty: the object loses them without a change of
-/// ownership. A struct stays.
+/// paths that only became empty: the object loses them without a change of ownership.
 fn take_out(new: &mut Facts, last: &Paths, owned: &BTreeMap<Owner, Paths>) -> Paths {
     let (last, mut held) = (with_fields_above(last), Paths::new());
     for paths in owned.values() {
@@ -237,9 +236,11 @@ fn take_out(new: &mut Facts, last: &Paths, owned: &BTreeMap<Owner, Paths>) -> Pa
     let may_empty = |path: &&Path| holds(new, path) && path.join("/") != "f:metadata";
     let full: Paths = new.keys().filter(may_empty).cloned().collect();
     new.retain(|path, _| !lines(path).iter().any(|above| gone.contains(above)));
-    let is_emptied = |path: &Path, fact: &Fact| *fact == Fact::Many && full.contains(path) && !holds(new, path);
-    let emptied = new.iter().filter(|(path, fact)| is_emptied(path, fact));
-    let emptied: Paths = emptied.map(|(path, _)| path.clone()).collect();
+    let emptied: Paths = new
+        .keys()
+        .filter(|path| full.contains(*path) && !holds(new, path))
+        .cloned()
+        .collect();
     new.retain(|path, _| !emptied.contains(path));
     emptied
 }
