@@ -112,30 +112,35 @@ pub(in crate::schema::managed) fn without(types: Types<'_>, object: &Value, gone
     remaining(Type::of_object(types), object, gone)
 }
 
-/// The value without fields below it; a list or map stays, also if nothing is left in it
-/// (`typed/remove.go`).
 fn remaining(kind: Type<'_>, value: &Value, gone: &Set) -> Value {
     match (kind, value) {
         (Type::Scalar(_), value) => value.clone(),
         (Type::Shape(Shape::Deduced), value) if !value.is_object() => value.clone(),
+        _ if kind.is_atomic() => Value::Null,
         (_, Value::Array(items)) if kind.is_list() => {
             let kept = items.iter().filter_map(|item| {
                 let element = key::of_value(kind, item).unwrap_or_default();
                 kept(kind.item(), item, gone, &element)
             });
-            Value::Array(kept.collect())
+            let kept: Vec<Value> = kept.collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Array(kept)
+            }
         }
-        (Type::Struct { .. } | Type::Map(_) | Type::Shape(Shape::Map(_) | Shape::Deduced), Value::Object(members))
-            if !kind.is_atomic() =>
-        {
+        (Type::Struct { .. } | Type::Map(_) | Type::Shape(Shape::Map(_) | Shape::Deduced), Value::Object(members)) => {
             let kept = members.iter().filter_map(|(name, value)| {
                 let value = kept(kind.member(name), value, gone, &format!("f:{name}"))?;
                 Some((name.clone(), value))
             });
-            Value::Object(kept.collect())
+            let kept: Map<String, Value> = kept.collect();
+            if kept.is_empty() {
+                Value::Null
+            } else {
+                Value::Object(kept)
+            }
         }
-        (_, Value::Array(_)) => Value::Array(Vec::new()),
-        (_, Value::Object(_)) => Value::Object(Map::new()),
         _ => Value::Null,
     }
 }
