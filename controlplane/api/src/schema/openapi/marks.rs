@@ -178,9 +178,10 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn unions_are_json() {
-        for (message, union) in super::UNIONS {
-            assert!(serde_json::from_str::<Value>(union).is_ok(), "{message}");
+    fn unions_and_defaults_are_json() {
+        let defaults = super::DEFAULTS.lines().map(|line| line.split_once(' ').unwrap());
+        for (name, text) in super::UNIONS.into_iter().chain(defaults) {
+            assert!(serde_json::from_str::<Value>(text).is_ok(), "{name}");
         }
     }
 }
