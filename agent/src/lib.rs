@@ -45,7 +45,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use client::{connection, events, requests};
+pub use client::{connection, events, requests, reverse};
 pub use clock::Clock;
 pub use context::{Config, Context, Parts, Upkeep};
 pub use networking::services::ServiceProxy;

@@ -125,6 +125,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     let audit = open_audit(&config)?;
     let mut options = Options::new(Arc::new(clock::now));
     options.audit = audit.clone().map(|sink| sink as Arc<dyn Sink>);
+    options.reverse = certificates.nodes().reverse();
     options.agents = Some(certificates.nodes());
     let key = Arc::new(token_key(&config, &authority).map_err(RenewalError::Make)?);
     let names = authority.serving_names().map_err(RenewalError::Make)?;

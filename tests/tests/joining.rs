@@ -120,10 +120,10 @@ fn a_machine_that_may_not_join_is_told_why_and_stays_as_it_was() -> anyhow::Resu
     lab.finish()
 }
 
-/// Runs a pod on n2 and waits until it is Ready.
-fn run_on_n2(lab: &Lab, image: &str) -> anyhow::Result<()> {
+/// Runs a pod on a node and waits until it is Ready.
+fn run_on(lab: &Lab, node: &str, image: &str) -> anyhow::Result<()> {
     let pod = format!(
-        r#"{{"spec": {{"nodeName": "n2", "terminationGracePeriodSeconds": 0, "containers": [{{"name": "pod", "image": "{image}",
+        r#"{{"spec": {{"nodeName": "{node}", "terminationGracePeriodSeconds": 0, "containers": [{{"name": "pod", "image": "{image}",
             "imagePullPolicy": "Never", "command": ["sleep", "100000"]}}]}}}}"#
     );
     lab.machine
@@ -156,7 +156,7 @@ fn a_node_leaves_comes_again_and_is_not_taken_for_another() -> anyhow::Result<()
     third.is_clean()?;
 
     second.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
-    run_on_n2(&lab, &busybox)?;
+    run_on(&lab, "n2", &busybox)?;
     let said = second.leave()?;
     ensure!(said.contains("on the server: skiff delete node n2"), "{said}");
     ensure!(said.contains("Nothing of it is left"), "{said}");
@@ -353,7 +353,7 @@ fn a_machine_joins_through_a_proxy_and_keeps_to_it() -> anyhow::Result<()> {
     node.environment.push(("NO_PROXY", "10.0.0.0/8"));
     node.join(&line, &[])?;
     node.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
-    run_on_n2(&lab, &busybox)?;
+    run_on(&lab, "n2", &busybox)?;
     // The server reaches the node without it.
     let said = lab.machine.kubectl(["exec", "pod", "--", "echo", "through"])?;
     ensure!(said.contains("through"), "{said}");
@@ -364,6 +364,59 @@ fn a_machine_joins_through_a_proxy_and_keeps_to_it() -> anyhow::Result<()> {
     let is_all = asked.iter().all(|server| server == "172.30.0.1:6443");
     ensure!(is_all && before > 0 && asked.len() > before, "{before} {asked:?}");
     nft("delete table ip closed")?;
+    lab.others.push(node);
+    lab.finish()
+}
+
+#[test]
+fn a_node_behind_nat_is_asked_over_connections_that_it_opens() -> anyhow::Result<()> {
+    tests::logging();
+    let mut lab = Lab::alone()?;
+    let busybox = images::busybox(&lab.machine)?;
+    let node = lab.machine(2)?;
+    // Others see the router's address, and open no connection to what is behind it.
+    let script = "add table ip hidden; add chain ip hidden out { type nat hook postrouting priority 100; }; \
+         add rule ip hidden out oifname lan ip saddr 172.31.0.0/24 masquerade; \
+         add chain ip hidden in { type filter hook forward priority 0; }; \
+         add rule ip hidden in iifname lan ct state new drop";
+    process::run(lab.router.command("nft").arg(script))?;
+    node.join(&lab.line(&[])?, &[])?;
+    node.skiff(["image", "import", &images::archive("busybox")?.display().to_string()])?;
+    let kubectl = |words: &[&str]| lab.machine.kubectl(words.iter().copied());
+    run_on(&lab, "n3", &busybox)?;
+    let curl = ["-sSk", "--max-time", "1", "https://172.31.0.3:10250/healthz"];
+    let said = refused(process::run(lab.machine.namespace().command("curl").args(curl)))?;
+    ensure!(said.contains("timed out"), "{said}");
+
+    let speaks = || {
+        eventually("the pod is reached", || {
+            let said = kubectl(&["exec", "pod", "--", "echo", "through"]);
+            let said = said.map_err(|error| format!("{error:#}"))?;
+            said.contains("through").then_some(()).ok_or(said)
+        })
+    };
+    speaks()?;
+    ensure!(kubectl(&["logs", "pod"])?.is_empty());
+    ensure!(kubectl(&["get", "--raw", "/api/v1/nodes/n3/proxy/healthz"])? == "ok");
+    // More at a time than there are connections that wait.
+    std::thread::scope(|scope| {
+        let hold = || kubectl(&["exec", "pod", "--", "sleep", "1"]).map(drop);
+        let all: Vec<_> = (0..10).map(|_| scope.spawn(hold)).collect();
+        let ends = all.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ends.map(|end| end.unwrap_or_else(|_| anyhow::bail!("a thread ended")))
+            .collect::<anyhow::Result<()>>()
+    })?;
+    eventually("the node is measured", || {
+        let said = kubectl(&["top", "node", "n3"]).map_err(|error| format!("{error:#}"))?;
+        (!said.contains("<unknown>")).then_some(()).ok_or(said)
+    })?;
+
+    // The next server is offered a connection, too.
+    lab.machine.kill("skiff-controlplane")?;
+    lab.machine.skiff(["up"])?;
+    speaks()?;
+    let said = refused(kubectl(&["get", "--raw", "/skiff/reverse-connection"]))?;
+    ensure!(said.contains("NotFound"), "an administrator is no node: {said}");
     lab.others.push(node);
     lab.finish()
 }

@@ -291,10 +291,21 @@ impl hyper::body::Body for Held {
 
 /// Creates a client like kube's own, with a kubelet's user agent: it is the manager of the fields
 /// that it writes. Proxies are those of [`common_proxy`].
-pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<kube::Client> {
+pub fn open(configuration: kube::Config, servers: &Servers) -> kube::Result<kube::Client> {
+    build(configuration, servers, &[b"h2", b"http/1.1"])
+}
+
+/// Creates a client whose requests may switch protocols, which HTTP/2 does not do. Nothing has to come over its connections.
+pub fn open_switching(mut configuration: kube::Config, server: &Uri) -> kube::Result<kube::Client> {
+    configuration.read_timeout = None;
+    let servers = Servers::new(std::slice::from_ref(server));
+    build(configuration, &servers, &[b"http/1.1"])
+}
+
+fn build(mut configuration: kube::Config, servers: &Servers, protocols: &[&[u8]]) -> kube::Result<kube::Client> {
     configuration.headers.push((USER_AGENT, user_agent()?));
     let proxied = common_proxy::Connector::new(connector(), configuration.proxy_url.clone());
-    let mut connector = TimeoutConnector::new(secure(&configuration, proxied)?);
+    let mut connector = TimeoutConnector::new(secure(&configuration, proxied, protocols)?);
     connector.set_connect_timeout(configuration.connect_timeout);
     connector.set_read_timeout(configuration.read_timeout);
     let connection = |_| {
@@ -337,10 +348,10 @@ pub fn open(mut configuration: kube::Config, servers: &Servers) -> kube::Result<
     Ok(ClientBuilder::new(service, configuration.default_namespace).build())
 }
 
-/// Returns a connector like kube's own, but one that also offers HTTP/2.
-fn secure<C>(configuration: &kube::Config, connector: C) -> kube::Result<HttpsConnector<C>> {
+/// Returns a connector like kube's own, but one that offers these protocols.
+fn secure<C>(configuration: &kube::Config, connector: C, protocols: &[&[u8]]) -> kube::Result<HttpsConnector<C>> {
     let mut tls = configuration.rustls_client_config()?;
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let Some(name) = &configuration.tls_server_name else {
         return Ok(HttpsConnector::from((connector, tls)));
     };

@@ -6,3 +6,4 @@ pub mod client;
 pub(crate) mod connect;
 pub(crate) mod log;
 pub(crate) mod proxy;
+pub mod reverse;

@@ -25,6 +25,7 @@ use crate::discovery::version::Version;
 use crate::extensions::aggregation::{self, Aggregation, FrontProxy};
 use crate::extensions::definitions::{self, Definitions};
 use crate::node::agents::Agents;
+use crate::node::reverse::ReverseConnections;
 use crate::ops::audit::Sink;
 use crate::ops::metrics::Metrics;
 use crate::ops::ui::{self, Attempts, Sessions, Writes};
@@ -47,6 +48,8 @@ pub struct Options {
     pub audit: Option<Arc<dyn Sink>>,
     /// Access to the nodes' agents; without it, requests that need them get 503.
     pub agents: Option<Arc<dyn Agents>>,
+    /// Connections that nodes behind NAT open for `agents`.
+    pub reverse: Arc<ReverseConnections>,
     /// Key that signs service account tokens; without it there are none.
     pub signing_key: Option<Arc<SigningKey>>,
     /// Version that `/version` reports.
@@ -87,6 +90,7 @@ impl Options {
             clock,
             audit: None,
             agents: None,
+            reverse: Arc::default(),
             signing_key: None,
             version: Version::default(),
             address: "127.0.0.1:6443".to_owned(),

@@ -9,7 +9,7 @@ mod proxying;
 mod renewal;
 mod upkeep;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,7 +96,8 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let listener = agent::serve::listen(arguments.listen)
         .await
         .with_context(|| format!("listen on {}", arguments.listen))?;
-    let port = listener.local_addr().context("the own address")?.port();
+    let own = listener.local_addr().context("the own address")?;
+    let port = own.port();
     let images = patience::open(arguments, || arguments.images()).await?;
     let servers = arguments.servers();
     bootstrap::run(arguments, &servers).await?;
@@ -135,6 +136,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
             Err(error) => Err(error.into()),
         }
     });
+    open_to_servers(arguments, own, &mut tasks)?;
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async move { Err(addresses::lost(choice, addresses).await.into()) });
     tasks.spawn(async { match common::memory::give_back(true).await {} });
@@ -151,6 +153,21 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Some(ended) => ended.context("a task")?,
         None => Ok(()),
     }
+}
+
+/// Opens connections to the servers that cannot open one to the agent, which listens at this address.
+fn open_to_servers(
+    arguments: &Arguments,
+    own: SocketAddr,
+    tasks: &mut common::task::JoinSet<anyhow::Result<()>>,
+) -> anyhow::Result<()> {
+    for server in arguments.server_urls()? {
+        let kubeconfig = arguments.kubeconfig().to_owned();
+        tasks.spawn(async move {
+            match agent::reverse::run(|| renewal::connect_switching(&kubeconfig, &server), own).await {}
+        });
+    }
+    Ok(())
 }
 
 /// Returns the node's addresses, and how they were chosen if none are given.

@@ -13,6 +13,7 @@ use agent::serve::Files;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http::Uri;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -251,12 +252,22 @@ impl Own {
 }
 
 pub(crate) async fn connect(text: &str, servers: &Servers) -> anyhow::Result<kube::Client> {
+    agent::connection::open(configuration(text).await?, servers).context("make the API client")
+}
+
+/// Connects as the kubeconfig says now, such that the connection can switch protocols.
+pub(crate) async fn connect_switching(kubeconfig: &Path, server: &Uri) -> anyhow::Result<kube::Client> {
+    let configuration = configuration(&read(kubeconfig)?).await?;
+    agent::connection::open_switching(configuration, server).context("make the API client")
+}
+
+async fn configuration(text: &str) -> anyhow::Result<kube::Config> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("read the kubeconfig")?;
     let mut configuration = common_proxy::configuration(kubeconfig).await?;
     // Watches are idle for long; all other requests have timeouts of their own.
     configuration.read_timeout = Some(Duration::from_mins(6));
     configuration.connect_timeout = Some(Duration::from_secs(5));
-    agent::connection::open(configuration, servers).context("make the API client")
+    Ok(configuration)
 }
 
 pub(crate) fn parse(text: &str) -> anyhow::Result<Value> {

@@ -11,6 +11,11 @@ use crate::table::{Column, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::amounts;
 
+/// Path at which an agent asks whether the server needs a connection from it.
+pub const REVERSE_CONNECTION: &str = "/skiff/reverse-connection";
+/// Protocol of that connection: the server's requests to the agent, over TLS.
+pub const REVERSE_PROTOCOL: &str = "skiff-reverse";
+
 impl Kind for Node {
     const SHORT_NAMES: &'static [&'static str] = &["no"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Proxy, Subresource::Status];

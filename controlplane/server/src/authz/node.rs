@@ -2,6 +2,7 @@
 //! node. Follows upstream's node authorizer, with its messages. `admission::node` checks what an
 //! agent writes into objects.
 
+use api::kinds::node::REVERSE_CONNECTION;
 use api::pod::References;
 use api::selector::FieldSelector;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, PodSpec};
@@ -16,8 +17,10 @@ const LEASES: &str = "kube-node-lease";
 
 /// Authorizes an agent's request, or returns a reason, which may be empty.
 pub(super) fn decide(store: &Store, node: &str, attributes: &Attributes<'_>) -> Result<(), String> {
-    let Action::Resource(wanted) = attributes.action else {
-        return Err(String::new());
+    let wanted = match attributes.action {
+        Action::Resource(wanted) => wanted,
+        Action::Path(path) if attributes.verb == "get" && path == REVERSE_CONNECTION => return Ok(()),
+        Action::Path(_) => return Err(String::new()),
     };
     let request = Request {
         store,

@@ -1,9 +1,11 @@
 //! Functions shared by the subresources that are proxied to a node's agent.
 
+use std::net::IpAddr;
+
 use axum::body::Body;
 use http::Request;
 use http_body_util::{BodyExt, Limited};
-use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, NodeStatus, PodSpec};
 use store::{Key, Store};
 
 use crate::node::agents::{Agent, AgentError, Answer};
@@ -106,8 +108,14 @@ pub(crate) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
     of_node(context.store(), node)
 }
 
-/// Like [`find`], outside a request.
-pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
+/// The node's addresses, without its names.
+pub(crate) fn addresses(store: &Store, node: &str) -> Result<Vec<IpAddr>, Failure> {
+    let all = status(store, node)?.addresses.unwrap_or_default();
+    let all = all.iter().filter_map(|address| address.address.parse::<IpAddr>().ok());
+    Ok(all.map(|address| address.to_canonical()).collect())
+}
+
+fn status(store: &Store, node: &str) -> Result<NodeStatus, Failure> {
     let missing = || Failure::NotFound {
         target: crate::request::failure::Target {
             resource: crate::request::failure::GroupResource::new("", "nodes"),
@@ -116,10 +124,13 @@ pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
     };
     let key = Key::new("", "nodes", "", node).map_err(|_error| missing())?;
     let entry = store.get(&key).ok_or_else(missing)?;
-    let status = serde_json::from_slice::<Node>(&entry.bytes)
-        .map_err(Failure::internal)?
-        .status
-        .unwrap_or_default();
+    let node = serde_json::from_slice::<Node>(&entry.bytes).map_err(Failure::internal)?;
+    Ok(node.status.unwrap_or_default())
+}
+
+/// Like [`find`], outside a request.
+pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
+    let status = status(store, node)?;
     let addresses = status.addresses.unwrap_or_default();
     let preferred = ["InternalIP", "Hostname", "InternalDNS", "ExternalIP", "ExternalDNS"];
     let address = preferred

@@ -4,7 +4,7 @@
 //! alone, which a node reports itself, is not trusted. Addresses that cannot be a node's are
 //! rejected all the same: unspecified, multicast, link-local (cloud metadata services), and
 //! loopback, except where the whole cluster is on one machine and its server listens on loopback
-//! itself. Redirects are refused, not followed.
+//! itself. Redirects are refused, not followed. A node behind NAT is reached over connections that it opens (`reverse`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,7 +23,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::authn::pki::{Identity, Pki};
-use crate::node::agents::{Agent, AgentError, Agents, Answer, Within};
+use crate::node::agents::{Agent, AgentError, Agents, Answer, Stream, Within};
+use crate::node::reverse::ReverseConnections;
 use crate::transport::connection;
 use crate::transport::dialer;
 use crate::transport::tls::TlsError;
@@ -43,6 +44,7 @@ const PROBES: u32 = 3;
 pub struct NodeProxy {
     connector: RwLock<TlsConnector>,
     loopback: bool,
+    reverse: Arc<ReverseConnections>,
 }
 
 impl NodeProxy {
@@ -52,7 +54,13 @@ impl NodeProxy {
         Ok(Self {
             connector: RwLock::new(connector(pki, identity)?),
             loopback,
+            reverse: Arc::default(),
         })
+    }
+
+    /// Connections of nodes that cannot be reached at their addresses.
+    pub fn reverse(&self) -> Arc<ReverseConnections> {
+        Arc::clone(&self.reverse)
     }
 
     /// Shows agents another certificate from now on; connections that there are go on.
@@ -82,19 +90,19 @@ fn connector(pki: &Pki, identity: &Identity) -> Result<TlsConnector, TlsError> {
 impl Agents for NodeProxy {
     fn ask(&self, agent: Agent, request: Request<Body>) -> BoxFuture<'static, Result<Answer, AgentError>> {
         let connector = self.connector.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let loopback = self.loopback;
-        Box::pin(ask(connector, loopback, agent, request))
+        let (loopback, reverse) = (self.loopback, self.reverse());
+        Box::pin(ask(connector, (loopback, reverse), agent, request))
     }
 }
 
 async fn ask(
     connector: TlsConnector,
-    loopback: bool,
+    ways: (bool, Arc<ReverseConnections>),
     agent: Agent,
     mut request: Request<Body>,
 ) -> Result<Answer, AgentError> {
     let within = request.extensions().get().map_or(CONNECT, |within: &Within| within.0);
-    let dialed = dial(&connector, loopback, &agent, within).await;
+    let dialed = dial(&connector, ways, &agent, within).await;
     let (stream, silence) = dialed.map_err(|because| AgentError::Unreachable { because })?;
     let silent = |error: io::Error| AgentError::Silent {
         because: error.to_string(),
@@ -105,7 +113,7 @@ async fn ask(
     let answer = match answer.map_err(silent)? {
         Answer::Whole(answer) => answer,
         switched @ Answer::Switched(..) => {
-            silence.allow().map_err(silent)?;
+            silence.map_or(Ok(()), Silence::allow).map_err(silent)?;
             return Ok(switched);
         }
     };
@@ -126,19 +134,27 @@ async fn ask(
 /// Opens a connection to an agent with a verified certificate, or returns the error's message.
 async fn dial(
     connector: &TlsConnector,
-    loopback: bool,
+    (loopback, reverse): (bool, Arc<ReverseConnections>),
     agent: &Agent,
     within: Duration,
-) -> Result<(TlsStream<TcpStream>, Silence), String> {
+) -> Result<(TlsStream<Box<dyn Stream>>, Option<Silence>), String> {
     let deadline = Instant::now() + within;
     let address = address(&agent.address, loopback).map_err(|error| error.to_string())?;
     let address = SocketAddr::new(address, agent.port);
     let name = ServerName::try_from(agent.node.clone()).map_err(|error| error.to_string())?;
-    let connected = timeout_at(deadline, TcpStream::connect(address)).await;
-    let stream = connected.map_err(io::Error::from).flatten();
-    let stream = stream.map_err(|error| dialer::refused(address, &error))?;
-    let kept = stream.set_nodelay(true).and_then(|()| Silence::limit(&stream));
-    let silence = kept.map_err(|error| dialer::plain(&error))?;
+    let opened = timeout_at(deadline, reverse.take(&agent.node)).await;
+    let opened = opened.map_err(io::Error::from).and_then(Option::transpose);
+    let opened = opened.map_err(|error| dialer::refused(address, &error))?;
+    let (stream, silence): (Box<dyn Stream>, _) = if let Some(stream) = opened {
+        (Box::new(stream), None)
+    } else {
+        let connected = timeout_at(deadline, TcpStream::connect(address)).await;
+        let stream = connected.map_err(io::Error::from).flatten();
+        let stream = stream.map_err(|error| dialer::refused(address, &error))?;
+        let kept = stream.set_nodelay(true).and_then(|()| Silence::limit(&stream));
+        let silence = kept.map_err(|error| dialer::plain(&error))?;
+        (Box::new(stream), Some(silence))
+    };
     let secured = timeout_at(deadline, connector.connect(name, stream)).await;
     let secured = secured.map_err(|_late| "net/http: TLS handshake timeout".to_owned())?;
     let stream = secured.map_err(|error| dialer::unsecured(&error))?;

@@ -6,6 +6,7 @@ mod turn;
 use std::sync::Arc;
 
 use api::kind::{Scope, Subresource, Verbs};
+use api::kinds::node::REVERSE_CONNECTION;
 use api::managed::Conversions;
 use axum::body::Body;
 use bytes::Bytes;
@@ -141,6 +142,9 @@ async fn route(
     }
     if !info.is_resource {
         let _seat = turn.seat(shared, outcome).await?;
+        if parts.method == Method::GET && parts.uri.path() == REVERSE_CONNECTION {
+            return node::reverse::answer(shared, &user, &mut parts);
+        }
         return other(shared, &parts, &segments, &query).await;
     }
     Box::pin(resource(shared, (parts, body), (user, info, query), turn, outcome)).await

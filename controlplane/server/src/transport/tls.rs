@@ -166,7 +166,8 @@ async fn connection(
     cancel: CancellationToken,
 ) {
     let shed = guest.shed();
-    let served = serve_connection(stream, peer, transport, router, guest, cancel);
+    // Boxed: moved into another future, it would take its place twice.
+    let served = Box::pin(serve_connection(stream, peer, transport, router, guest, cancel));
     if shed.run_until_cancelled(served).await.is_none() {
         debug!(%peer, "shed");
     }
