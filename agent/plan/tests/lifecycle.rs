@@ -6,6 +6,8 @@
     reason = "helpers of tests may fail like tests"
 )]
 
+use std::collections::BTreeMap;
+
 use agent_plan::pod::lifecycle::decide;
 use agent_plan::pod::termination::Termination;
 use agent_plan::{after, later};
@@ -133,6 +135,7 @@ fn a_pod_that_the_agent_ends_has_failed_when_nothing_of_it_runs() {
         message: "The node was low on resource: memory. ".to_owned(),
         grace: 1,
         disruption: Some("The node was low on resource: memory. ".to_owned()),
+        annotations: BTreeMap::new(),
     });
     world.settle();
     world.check(&expect!["image a, prepare, run a 0, stop a 1 => Running"]);

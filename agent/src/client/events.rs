@@ -48,6 +48,7 @@ struct Happening {
     kind: Kind,
     reason: Cow<'static, str>,
     message: String,
+    annotations: Option<BTreeMap<String, String>>,
     at: Timestamp,
     given: Instant,
 }
@@ -165,15 +166,23 @@ impl Recorder {
             format!("spec.{list}{{{name}}}")
         });
         let about = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Pod".to_owned()),
-            name: pod.metadata.name.clone(),
-            namespace: pod.metadata.namespace.clone(),
-            uid: pod.metadata.uid.clone(),
-            resource_version: pod.metadata.resource_version.clone(),
             field_path: field,
+            ..reference(pod)
         };
-        self.send(about, kind, reason.into(), message);
+        self.send(about, kind, reason.into(), message, None);
+    }
+
+    /// Records an event of a pod, with annotations if there are any.
+    pub(crate) fn annotated(
+        &self,
+        pod: &Pod,
+        kind: Kind,
+        reason: &'static str,
+        message: String,
+        annotations: BTreeMap<String, String>,
+    ) {
+        let annotations = Some(annotations).filter(|all| !all.is_empty());
+        self.send(reference(pod), kind, reason.into(), message, annotations);
     }
 
     /// Records an event of the node. The node's UID in events is its name, as in a kubelet.
@@ -185,10 +194,17 @@ impl Recorder {
             uid: node.metadata.name.clone(),
             ..ObjectReference::default()
         };
-        self.send(about, kind, reason.into(), message);
+        self.send(about, kind, reason.into(), message, None);
     }
 
-    fn send(&self, about: ObjectReference, kind: Kind, reason: Cow<'static, str>, mut message: String) {
+    fn send(
+        &self,
+        about: ObjectReference,
+        kind: Kind,
+        reason: Cow<'static, str>,
+        mut message: String,
+        annotations: Option<BTreeMap<String, String>>,
+    ) {
         // Truncated before it is queued and stored: the message may contain untrusted text of any
         // length.
         message.truncate(message.floor_char_boundary(LONGEST));
@@ -197,6 +213,7 @@ impl Recorder {
             kind,
             reason,
             message,
+            annotations,
             at: (self.clock)(),
             given: Instant::now(),
         };
@@ -323,6 +340,7 @@ impl Sender {
             metadata: ObjectMeta {
                 name: Some(api::names::of_event(object, uid, self.last)),
                 namespace: Some(namespace),
+                annotations: happening.annotations.clone(),
                 ..ObjectMeta::default()
             },
             involved_object: about.clone(),
@@ -340,6 +358,18 @@ impl Sender {
             count: Some(1),
             ..Event::default()
         }
+    }
+}
+
+fn reference(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        name: pod.metadata.name.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        uid: pod.metadata.uid.clone(),
+        resource_version: pod.metadata.resource_version.clone(),
+        field_path: None,
     }
 }
 

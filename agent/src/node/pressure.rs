@@ -111,8 +111,9 @@ impl Keeper {
             }
         }
         let mut ended = Vec::new();
-        for (pod, message) in self.storage.exceeding(&self.context).await {
-            if self.evict(&pod, message, eviction::AT_ONCE, false).await? {
+        for (pod, signal, message) in self.storage.exceeding(&self.context).await {
+            let termination = eviction::termination(message, eviction::AT_ONCE, false);
+            if self.evict(&pod, signal, termination).await? {
                 ended.push(pods::uid(&pod).to_owned());
             }
         }
@@ -160,8 +161,12 @@ impl Keeper {
             longest.min(pods::grace(pod)).max(eviction::AT_ONCE)
         };
         for Candidate { pod, used } in candidates {
-            let message = eviction::message(starved, pod, &used);
-            if self.evict(pod, message, grace(pod), true).await? {
+            let (message, annotations) = eviction::message(starved, pod, &used);
+            let termination = Termination {
+                annotations,
+                ..eviction::termination(message, grace(pod), true)
+            };
+            if self.evict(pod, starved.signal.name(), termination).await? {
                 return Ok(vec![pods::uid(pod).to_owned()]);
             }
         }
@@ -190,12 +195,13 @@ impl Keeper {
     }
 
     /// Evicts a pod, unless it is critical or already ending. Returns whether it ends.
-    async fn evict(&mut self, pod: &Pod, message: String, grace: i64, disruption: bool) -> Result<bool, Error> {
+    async fn evict(&mut self, pod: &Pod, signal: &'static str, termination: Termination) -> Result<bool, Error> {
+        let message = &termination.message;
         if eviction::is_critical(pod) {
             warn!(pod = pods::name(pod), message, "a critical pod is not evicted");
             return Ok(false);
         }
-        if !self.evicted.add(pods::uid(pod), grace, Instant::now()) {
+        if !self.evicted.add(pods::uid(pod), termination.grace, Instant::now()) {
             return Ok(false);
         }
         info!(
@@ -204,7 +210,7 @@ impl Keeper {
             message,
             "evicted"
         );
-        let termination = eviction::termination(message, grace, disruption);
+        self.context.started.evicted(signal);
         self.order(Order::End(pods::uid(pod).to_owned(), termination)).await?;
         Ok(true)
     }

@@ -1,13 +1,15 @@
-//! Counts of pods and containers that were started, of failures to, and of terminations.
+//! Counts of pods and containers that were started, of failures to, of terminations, rejections and
+//! evictions, of removed images, and of health checks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_plan::pod::observed::Exit;
 use agent_plan::pod::pods::{self, Group};
+use agent_plan::pod::termination::Rejection;
 use k8s_openapi::api::core::v1::Pod;
 
-/// Counts of pods and containers that were started, or failed to start, since the agent began.
+/// Counts since the agent began.
 #[derive(Debug, Default)]
 pub(crate) struct StartCounts {
     counts: Mutex<Counts>,
@@ -26,6 +28,14 @@ pub(crate) struct Counts {
     pub(crate) container_failures: BTreeMap<(&'static str, String), u64>,
     /// By kind, exit code and reason.
     pub(crate) terminations: BTreeMap<(&'static str, i32, String), u64>,
+    /// By reason.
+    pub(crate) rejections: BTreeMap<&'static str, u64>,
+    /// By signal.
+    pub(crate) evictions: BTreeMap<&'static str, u64>,
+    /// Images that were removed to make room.
+    pub(crate) images: u64,
+    /// By the check's name and whether it passed.
+    pub(crate) checks: BTreeMap<(&'static str, bool), u64>,
 }
 
 impl StartCounts {
@@ -55,6 +65,22 @@ impl StartCounts {
     pub(crate) fn container_ended(&self, pod: &Pod, name: &str, exit: &Exit) {
         let key = (kind(pod, name), exit.code, exit.reason.clone());
         *self.lock().terminations.entry(key).or_default() += 1;
+    }
+
+    pub(crate) fn rejected(&self, rejection: &Rejection) {
+        *self.lock().rejections.entry(rejection.label()).or_default() += 1;
+    }
+
+    pub(crate) fn evicted(&self, signal: &'static str) {
+        *self.lock().evictions.entry(signal).or_default() += 1;
+    }
+
+    pub(crate) fn image_removed(&self) {
+        self.lock().images += 1;
+    }
+
+    pub(crate) fn checked(&self, check: &'static str, passed: bool) {
+        *self.lock().checks.entry((check, passed)).or_default() += 1;
     }
 
     pub(crate) fn counts(&self) -> Counts {

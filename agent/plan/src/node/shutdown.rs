@@ -1,5 +1,6 @@
 //! Graceful node shutdown: ordinary pods first, critical pods last. The texts are upstream's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -70,6 +71,7 @@ fn termination(pod: &Pod, most: i64) -> Termination {
         message: message.to_owned(),
         grace: pods::deletion_grace(pod).unwrap_or_else(|| pods::grace(pod)).min(most),
         disruption: Some(message.to_owned()),
+        annotations: BTreeMap::new(),
     }
 }
 

@@ -98,30 +98,35 @@ pub fn is_limited(pod: &Pod) -> bool {
         || pods::all_containers(pod).any(|container| own_limit(container).is_some())
 }
 
-/// Returns the eviction message of a pod that exceeds a limit: that of a volume, the pod as a
-/// whole, or a container.
-pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<String> {
+/// Returns the signal and message of the eviction of a pod that exceeds a limit: that of a volume,
+/// the pod as a whole, or a container.
+pub fn exceeded(pod: &Pod, used: &DiskUse) -> Option<(&'static str, String)> {
     let over = |used: i64, limit: Quantity| Quantity::bytes(used) > limit;
     let volume = volumes(pod).find_map(|(volume, source)| {
         let limit = size_limit(source)?;
         let own = used.volumes.get(&volume.name)?;
         over(own.bytes, limit).then(|| {
             let name = &volume.name;
-            format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ")
+            let message = format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ");
+            ("emptydirfs.limit", message)
         })
     });
     let whole = || {
         let limits = api::pod::limits(pod.spec.as_ref()?);
         let limit = *limits.get("ephemeral-storage")?;
-        over(used.total().bytes, limit)
-            .then(|| format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
+        over(used.total().bytes, limit).then(|| {
+            let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+            ("ephemeralpodfs.limit", message)
+        })
     };
     let container = || {
         pods::main_containers(pod).iter().find_map(|container| {
             let limit = own_limit(container)?;
             let name = &container.name;
-            over(used.containers.get(name)?.total().bytes, limit)
-                .then(|| format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "))
+            over(used.containers.get(name)?.total().bytes, limit).then(|| {
+                let message = format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". ");
+                ("ephemeralcontainerfs.limit", message)
+            })
         })
     };
     volume.or_else(whole).or_else(container)
@@ -193,8 +198,15 @@ mod tests {
             (["1Mi", "1Mi"], "1Mi", used(1025, 1025, 1025), volume),
         ] {
             let pod = pod(limits, size);
-            let told = exceeded(&pod, &used).unwrap_or_default();
+            let (signal, told) = exceeded(&pod, &used).unwrap_or_default();
             assert_eq!(told, expected, "{limits:?} {size:?} {used:?}");
+            let begins = match signal {
+                "emptydirfs.limit" => "Usage of EmptyDir",
+                "ephemeralpodfs.limit" => "Pod ",
+                "ephemeralcontainerfs.limit" => "Container ",
+                none => none,
+            };
+            assert!(told.starts_with(begins), "{signal}: {told}");
             assert!(told.is_empty() || is_limited(&pod));
         }
         assert!(!is_limited(&pod(["", ""], "")));

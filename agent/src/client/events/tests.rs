@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -5,7 +6,7 @@ use agent_plan::Timestamp;
 use axum::routing::post;
 use axum::{Json, Router};
 use http::StatusCode;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -75,6 +76,29 @@ async fn an_event_whose_name_is_taken_is_told_under_another() {
     let happening = sender.next().await.unwrap();
     sender.publish(happening).await.unwrap();
     assert_eq!(*asked.lock().unwrap(), ["node-1.1", "node-1.2"]);
+}
+
+#[tokio::test]
+async fn an_event_has_its_annotations() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let answer = move |Json(event): Json<Value>| async move {
+        seen.lock().unwrap().push(event["metadata"]["annotations"].clone());
+        (StatusCode::CREATED, Json(event))
+    };
+    let api = Router::new().route("/api/v1/namespaces/default/events", post(answer));
+    let (recorder, mut sender) = channel(kube::Client::new(api, "default"), "node-1", Arc::new(Timestamp::now));
+    let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "1"}});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let annotations = BTreeMap::from([("starved_resource".to_owned(), "memory".to_owned())]);
+    recorder.annotated(&pod, Kind::Warning, "Evicted", "told".to_owned(), annotations);
+    recorder.pod(&pod, None, Kind::Normal, "Test", "told".to_owned());
+    for _ in 0..2 {
+        let happening = sender.next().await.unwrap();
+        sender.publish(happening).await.unwrap();
+    }
+    let expected = [json!({"starved_resource": "memory"}), Value::Null];
+    assert_eq!(*asked.lock().unwrap(), expected);
 }
 
 #[tokio::test(start_paused = true)]

@@ -116,6 +116,7 @@ impl Collector {
             match context.parts.images.discard(&id).await {
                 Ok(bytes) => {
                     info!(image = id, bytes, "removed to make room");
+                    context.started.image_removed();
                     freed = freed.saturating_add(bytes);
                 }
                 Err(error) => failures.push(error.to_string()),

@@ -40,8 +40,8 @@ struct Look {
 }
 
 impl Storage {
-    /// Returns pods that exceed their limits, with messages.
-    pub(super) async fn exceeding(&mut self, context: &Arc<Context>) -> Vec<(Arc<Pod>, String)> {
+    /// Returns pods that exceed their limits, with signals and messages.
+    pub(super) async fn exceeding(&mut self, context: &Arc<Context>) -> Vec<(Arc<Pod>, &'static str, String)> {
         let mut limited = context.known_pods();
         limited.retain(|pod| pods::terminal_phase(pod).is_none() && storage::is_limited(pod));
         let number = i64::try_from(limited.len()).unwrap_or(i64::MAX);
@@ -73,8 +73,8 @@ impl Storage {
             // The rounds do not begin earlier either.
             let wait = Duration::from_millis(wait).saturating_sub(Duration::from_secs(1));
             self.due.insert(uid, now + wait);
-            if let Some(message) = used.and_then(|used| storage::exceeded(pod, &used)) {
-                exceeding.push((Arc::clone(pod), message));
+            if let Some((signal, message)) = used.and_then(|used| storage::exceeded(pod, &used)) {
+                exceeding.push((Arc::clone(pod), signal, message));
             }
         }
     }

@@ -70,9 +70,9 @@ impl Worker {
             return;
         }
         if [eviction::REASON, preemption::REASON].contains(&termination.reason) {
-            let message = termination.message.clone();
+            let (message, annotations) = (termination.message.clone(), termination.annotations.clone());
             let recorder = &self.context.recorder;
-            recorder.pod(&self.pod, None, Kind::Warning, termination.reason, message);
+            recorder.annotated(&self.pod, Kind::Warning, termination.reason, message, annotations);
         }
         self.view.termination = Some(termination);
     }

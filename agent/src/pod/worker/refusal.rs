@@ -22,6 +22,7 @@ pub(super) fn tell(context: &Arc<Context>, pod: &Arc<Pod>, rejection: &Rejection
     let message = rejection.message.trim_start_matches("Pod was rejected: ");
     let (reason, recorder) = (rejection.reason.clone(), &context.recorder);
     recorder.pod(pod, None, Kind::Warning, reason, message.to_owned());
+    context.started.rejected(rejection);
     context.discount(pods::uid(pod));
     let end = End::refused(&rejection.reason, message, context.now());
     let (context, pod) = (Arc::clone(context), Arc::clone(pod));

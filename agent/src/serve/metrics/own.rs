@@ -35,11 +35,13 @@ pub(crate) struct Asking {
 
 pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     let mut text = String::new();
-    let mut all = vec![build(), node(&context), running_pods(&context)];
+    let mut all = vec![build(), node(&context), cgroups(), running_pods(&context)];
     all.push(containers(&context).await);
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
-    all.extend(begun(&context.started.counts()));
+    let counts = context.started.counts();
+    all.extend(begun(&counts));
+    all.extend(upkeep(&counts));
     all.extend(programmed(&context));
     all.extend(process());
     all.push(start_time());
@@ -60,6 +62,14 @@ fn node(context: &Context) -> Family<'static> {
     let name = labels(&[("node", &context.config.node_name)]);
     let help = "[ALPHA] The node's name. The count is always 1.";
     Family::new("gauge", "kubelet_node_name", help, [(name, Some(1.0))])
+}
+
+/// Version of the machine's cgroups: only the second has this file.
+fn cgroups() -> Family<'static> {
+    let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let version = Some(if unified { 2.0 } else { 1.0 });
+    let help = "[ALPHA] cgroup version on the hosts.";
+    Family::new("gauge", "kubelet_cgroup_version", help, [(String::new(), version)])
 }
 
 fn running_pods(context: &Context) -> Family<'static> {
@@ -131,6 +141,36 @@ fn begun(counts: &Counts) -> [Family<'static>; 7] {
             "kubelet_terminated_containers_total",
             "[ALPHA] Cumulative number of container terminations.",
             terminations,
+        ),
+    ]
+}
+
+/// Rejections, evictions, and removed images.
+fn upkeep(counts: &Counts) -> [Family<'static>; 3] {
+    let each = |label: &'static str, counts: &BTreeMap<&'static str, u64>| -> Vec<(String, Option<f64>)> {
+        let each = counts.iter();
+        each.map(|(name, count)| (labels(&[(label, name)]), Some(number(*count))))
+            .collect()
+    };
+    let images = Some(number(counts.images)).filter(|count| *count > 0.0);
+    [
+        Family::new(
+            "counter",
+            "kubelet_admission_rejections_total",
+            "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
+            each("reason", &counts.rejections),
+        ),
+        Family::new(
+            "counter",
+            "kubelet_evictions",
+            "[ALPHA] Cumulative number of pod evictions by eviction signal",
+            each("eviction_signal", &counts.evictions),
+        ),
+        Family::new(
+            "counter",
+            "kubelet_image_garbage_collected_total",
+            "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
+            [(labels(&[("reason", "space")]), images)],
         ),
     ]
 }
@@ -417,5 +457,31 @@ mod tests {
         }
         let line = "\nkubelet_terminated_containers_total{container_type=\"container\",exit_code=\"137\",reason=\"OOMKilled\"} 2\n";
         assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn rejections_evictions_and_removed_images_are_counted() {
+        let mut text = String::new();
+        let tell = |counts: &Counts, text: &mut String| {
+            for family in upkeep(counts) {
+                family.write(text, None);
+            }
+        };
+        tell(&Counts::default(), &mut text);
+        assert_eq!(text, "");
+        let counts = Counts {
+            rejections: BTreeMap::from([("OutOfcpu", 2)]),
+            evictions: BTreeMap::from([("memory.available", 1)]),
+            images: 3,
+            ..Counts::default()
+        };
+        tell(&counts, &mut text);
+        let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 2",
+            "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+            "kubelet_image_garbage_collected_total{reason=\"space\"} 3",
+        ];
+        assert_eq!(lines, expected);
     }
 }

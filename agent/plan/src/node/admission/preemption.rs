@@ -2,6 +2,7 @@
 //! `QoS` class.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -25,6 +26,7 @@ pub fn termination(pod: &Pod) -> Termination {
         message: "Preempted in order to admit critical pod".to_owned(),
         grace: pods::grace(pod),
         disruption: Some("Pod was preempted by Kubelet to accommodate a critical pod.".to_owned()),
+        annotations: BTreeMap::new(),
     }
 }
 

@@ -1,18 +1,33 @@
-//! Message of an evicted pod's status.
+//! Message of an evicted pod's status, and annotations of the event (`evictionMessage`,
+//! `pkg/kubelet/eviction/helpers.go`).
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use api::pod::level;
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Signal, Starved, Used};
 use crate::pod::pods;
 
-/// Names the starved resource and the containers that used more of it than their requests.
-pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
+/// Returns a message that names the starved resource and the containers that used more of it than
+/// their requests, and the same as annotations.
+pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> (String, BTreeMap<String, String>) {
     let resource = starved.signal.resource();
     let mut text = format!(
         "The node was low on resource: {resource}. Threshold quantity: {}, available: {}. ",
         starved.threshold, starved.available
     );
+    let mut annotations: Vec<(&str, String)> = Vec::new();
+    if let Some((amount, request)) = whole(starved.signal, pod, used) {
+        let name = pods::name(pod);
+        tell(&mut text, ("Pod", name), (amount, request), resource);
+        annotations.extend([
+            ("offending_pod", name.to_owned()),
+            ("offending_pod_usage", amount.to_string()),
+        ]);
+    }
     let amounts: Vec<(&str, i64)> = match starved.signal {
         Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => used
             .containers
@@ -26,6 +41,7 @@ pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
         }
         Signal::NodefsInodesFree | Signal::ImagefsInodesFree | Signal::PidAvailable => Vec::new(),
     };
+    let (mut names, mut usages) = (Vec::new(), Vec::new());
     for (name, amount) in amounts {
         let Some(container) = pods::all_containers(pod).find(|container| container.name == name) else {
             continue;
@@ -36,19 +52,40 @@ pub fn message(starved: &Starved, pod: &Pod, used: &Used) -> String {
             .map_or(Quantity::ZERO, Quantity::of);
         let amount = Quantity::bytes(amount);
         if amount > request {
-            let more = format!(
-                "Container {name} was using {amount}, request is {request}, has larger consumption of {resource}. "
-            );
-            text.push_str(&more);
+            tell(&mut text, ("Container", name), (amount, request), resource);
+            names.push(name);
+            usages.push(amount.to_string());
         }
     }
-    text
+    annotations.extend([
+        ("offending_containers", names.join(",")),
+        ("offending_containers_usage", usages.join(",")),
+        ("starved_resource", resource.to_owned()),
+    ]);
+    let annotations = annotations.into_iter().map(|(key, value)| (key.to_owned(), value));
+    (text, annotations.collect())
+}
+
+/// Usage and request of a pod with a memory request of its own.
+fn whole(signal: Signal, pod: &Pod, used: &Used) -> Option<(Quantity, Quantity)> {
+    if !matches!(signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable) {
+        return None;
+    }
+    let requests = level::own(pod.spec.as_ref()?)?.requests.as_ref()?;
+    Some((Quantity::bytes(used.memory?), Quantity::of(requests.get("memory")?)))
+}
+
+fn tell(text: &mut String, (kind, name): (&str, &str), (amount, request): (Quantity, Quantity), resource: &str) {
+    // Writing to a String cannot fail.
+    write!(
+        text,
+        "{kind} {name} was using {amount}, request is {request}, has larger consumption of {resource}. "
+    )
+    .ok();
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use serde_json::json;
 
     use super::*;
@@ -76,13 +113,41 @@ mod tests {
             ..Used::default()
         };
         for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
+            let (text, annotations) = message(&starved(signal), &pod, &used);
             assert_eq!(
-                message(&starved(signal), &pod, &used),
+                text,
                 "The node was low on resource: memory. Threshold quantity: 100Mi, available: 54Mi. \
                  Container a was using 20Mi, request is 10Mi, has larger consumption of memory. \
                  Container c was using 3000Ki, request is 0, has larger consumption of memory. "
             );
+            let annotations = json!(annotations);
+            let expected = json!({
+                "offending_containers": "a,c", "offending_containers_usage": "20Mi,3000Ki", "starved_resource": "memory",
+            });
+            assert_eq!(annotations, expected);
         }
+    }
+
+    #[test]
+    fn it_names_a_pod_with_requests_of_its_own() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"resources": {"requests": {"memory": "1Gi"}}, "containers": [{"name": "a"}]},
+        }))
+        .unwrap();
+        let used = Used {
+            memory: Some(20 << 20),
+            ..Used::default()
+        };
+        let (text, annotations) = message(&starved(Signal::MemoryAvailable), &pod, &used);
+        let told = "Pod p was using 20Mi, request is 1Gi, has larger consumption of memory. ";
+        assert!(text.ends_with(told), "{text}");
+        assert_eq!(annotations["offending_pod"], "p");
+        assert_eq!(annotations["offending_pod_usage"], "20Mi");
+        assert_eq!(annotations["offending_containers"], "");
+        let (text, annotations) = message(&starved(Signal::PidAvailable), &pod, &used);
+        assert!(!text.contains("Pod p"), "{text}");
+        assert_eq!(annotations["starved_resource"], "pids");
     }
 
     #[test]
@@ -104,7 +169,7 @@ mod tests {
         };
         for signal in [Signal::NodefsAvailable, Signal::ImagefsAvailable] {
             assert_eq!(
-                message(&starved(signal), &pod, &used),
+                message(&starved(signal), &pod, &used).0,
                 "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 54Mi. \
                  Container a was using 3Mi, request is 0, has larger consumption of ephemeral-storage. "
             );

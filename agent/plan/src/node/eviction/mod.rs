@@ -11,7 +11,7 @@ mod rank;
 mod threshold;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 
@@ -95,6 +95,7 @@ pub fn termination(message: String, grace: i64, disruption: bool) -> Termination
         disruption: disruption.then(|| message.clone()),
         message,
         grace,
+        annotations: BTreeMap::new(),
     }
 }
 
