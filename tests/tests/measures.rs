@@ -85,6 +85,7 @@ fn what_pods_use_and_what_is_wrong_with_them() -> anyhow::Result<()> {
     eventually("the node's metrics are whole", || {
         exported(&machine).map_err(|error| format!("{error:#}"))
     })?;
+    starts(&machine)?;
     told(&machine)?;
     explained(&machine)?;
     refused(&machine, &image)?;
@@ -171,6 +172,17 @@ fn exported(machine: &Machine) -> anyhow::Result<()> {
         let text = ask(machine, path)?;
         ensure!(text.contains(wanted), "{path}: {wanted} in {text}");
     }
+    Ok(())
+}
+
+/// Starts of containers have no time of measurement.
+fn starts(machine: &Machine) -> anyhow::Result<()> {
+    let text = ask(machine, "/metrics/resource")?;
+    let starts = text
+        .lines()
+        .filter(|line| line.starts_with("container_start_time_seconds{"));
+    let words: Vec<usize> = starts.map(|line| line.split(' ').count()).collect();
+    ensure!(!words.is_empty() && words.iter().all(|count| *count == 2), "{text}");
     Ok(())
 }
 

@@ -198,7 +198,9 @@ fn metrics(look: &Look) -> String {
         .chain(of_node(look))
         .chain(of_pods(look));
     for family in families {
-        family.write(&mut text, Some(time));
+        // Without a time, as in `pkg/kubelet/metrics/collectors/resource_metrics.go`.
+        let timeless = family.name == "container_start_time_seconds";
+        family.write(&mut text, (!timeless).then_some(time));
     }
     let errors = Family {
         name: "resource_scrape_error",
