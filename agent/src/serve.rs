@@ -242,6 +242,7 @@ fn router(context: Arc<Context>) -> Router {
         .route("/metrics", get(metrics::own::metrics))
         .route("/metrics/cadvisor", get(metrics::cadvisor::metrics))
         .route("/metrics/probes", get(metrics::probes::metrics))
+        .route("/metrics/slis", get(metrics::slis::metrics))
         .route("/stats/summary", get(metrics::measures::summary))
         .route("/metrics/resource", get(metrics::measures::resource))
         .route(api::kinds::metrics::PATH, get(metrics::measures::measures))

@@ -68,7 +68,7 @@ fn ask_with(machine: &Machine, shown: &[String], method: &str, path: &str) -> an
     Ok((code.parse()?, body.to_owned()))
 }
 
-const PATHS: [&str; 14] = [
+const PATHS: [&str; 15] = [
     "/pods",
     "/healthz",
     "/healthz/syncloop",
@@ -81,6 +81,7 @@ const PATHS: [&str; 14] = [
     "/metrics/cadvisor",
     "/metrics/probes",
     "/metrics/resource",
+    "/metrics/slis",
     "/runningpods/",
     "/stats/summary",
 ];

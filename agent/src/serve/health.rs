@@ -24,8 +24,14 @@ fn trouble(check: &str, turned: Instant) -> Option<&'static str> {
     stuck.then_some("sync Loop took longer than expected")
 }
 
+/// Returns the checks, and whether they pass.
+pub(super) fn results(turned: Instant) -> [(&'static str, bool); CHECKS.len()] {
+    CHECKS.map(|check| (check, trouble(check, turned).is_none()))
+}
+
 pub(super) async fn all(State(context): State<Arc<Context>>, RawQuery(query): RawQuery) -> Response {
-    let (code, text) = report(context.turned(), &query.unwrap_or_default());
+    let count = |check, passed| context.started.checked(check, passed);
+    let (code, text) = report(context.turned(), &query.unwrap_or_default(), count);
     (code, text).into_response()
 }
 
@@ -42,19 +48,22 @@ pub(super) async fn one(State(context): State<Arc<Context>>, Path(check): Path<S
     }
 }
 
-fn report(turned: Instant, query: &str) -> (StatusCode, String) {
+fn report(turned: Instant, query: &str, count: impl Fn(&'static str, bool)) -> (StatusCode, String) {
     let asked = parameters(query);
     let excluded = |check: &str| asked.iter().any(|(name, value)| name == "exclude" && value == check);
     let mut lines = String::new();
     let mut failed = false;
-    for check in CHECKS {
+    for (check, passed) in results(turned) {
         let (sign, outcome) = if excluded(check) {
             ("+", "excluded: ok")
-        } else if trouble(check, turned).is_some() {
-            failed = true;
-            ("-", "failed: reason withheld")
         } else {
-            ("+", "ok")
+            count(check, passed);
+            failed |= !passed;
+            if passed {
+                ("+", "ok")
+            } else {
+                ("-", "failed: reason withheld")
+            }
         };
         lines.extend(["[", sign, "]", check, " ", outcome, "\n"]);
     }
@@ -76,9 +85,12 @@ fn report(turned: Instant, query: &str) -> (StatusCode, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::started::StartCounts;
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_that_does_not_turn_is_told() {
+        let counts = StartCounts::default();
+        let report = |turned, query: &str| report(turned, query, |check, passed| counts.checked(check, passed));
         let turned = Instant::now();
         assert_eq!(report(turned, ""), (StatusCode::OK, "ok".to_owned()));
         let text = "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n";
@@ -89,6 +101,14 @@ mod tests {
         let failed = "[+]ping ok\n[+]log ok\n[-]syncloop failed: reason withheld\nhealthz check failed\n";
         assert_eq!(text, failed);
         assert_eq!(report(turned, "exclude=syncloop").0, StatusCode::OK);
+        let counted: Vec<_> = counts.counts().checks.into_iter().collect();
+        let expected = [
+            (("log", true), 4),
+            (("ping", true), 4),
+            (("syncloop", false), 1),
+            (("syncloop", true), 2),
+        ];
+        assert_eq!(counted, expected);
         assert_eq!(trouble("ping", turned), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Resource usage and metrics.
 //!
-//! * [`own`], [`cadvisor`], [`probes`], [`measures`]: the endpoints
+//! * [`own`], [`cadvisor`], [`probes`], [`measures`], [`slis`]: the endpoints
 //! * [`disks`], [`disk_usage`], [`network`]: what they measure
 //! * [`prometheus`]: the text format
 
@@ -12,3 +12,4 @@ mod network;
 pub(super) mod own;
 pub(super) mod probes;
 mod prometheus;
+pub(super) mod slis;
