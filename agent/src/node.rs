@@ -83,8 +83,10 @@ async fn try_register(context: &Context) -> Result<Node, kube::Error> {
             info!(node = name, "registered");
             node
         }
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            let known = api.get(name).await?;
+        // The creation may be forbidden although the Node exists (`tryRegisterWithAPIServer`,
+        // `pkg/kubelet/kubelet_node_status.go`).
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 409) => {
+            let known = api.get_opt(name).await?.ok_or(kube::Error::Api(status))?;
             if object::is_anothers(context, &known) {
                 return Err(kube::Error::Service("another machine is the node, and Ready".into()));
             }

@@ -1,4 +1,4 @@
-//! Pods that their node does not take.
+//! Pods that their node does not take, and a node that its agent may not create.
 
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use super::workloads::{STATEFUL_SETS, workload};
 use super::{DEPLOYMENTS, PODS, deployment};
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
+const NODES: &str = "/api/v1/nodes";
+const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 
 #[tokio::test(start_paused = true)]
 async fn pods_that_their_node_rejects_are_replaced_ever_more_slowly() {
@@ -61,4 +63,48 @@ async fn a_stateful_pod_that_its_node_rejects_is_replaced_ever_more_slowly() {
     let count = replaced().await;
     assert!(count <= 8, "{count}");
     cluster.eventually("and it still is", || at_least(count + 1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_may_not_create_its_node_takes_the_one_that_exists() {
+    tests::logging();
+    let mut cluster = Cluster::builder().nodes(0).start().await;
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    cluster.create(NODES, &node("given")).await;
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nodes"]});
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "no-nodes"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "reason": "Forbidden"}],
+        },
+    });
+    let binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "no-nodes"},
+        "spec": {"policyName": "no-nodes", "validationActions": ["Deny"]},
+    });
+    for (kind, object) in [
+        ("validatingadmissionpolicies", policy),
+        ("validatingadmissionpolicybindings", binding),
+    ] {
+        cluster.create(&format!("{ADMISSION}/{kind}"), &object).await;
+    }
+    let refused = || async {
+        match cluster.request("POST", NODES, "application/json", &node("other")).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+            other => Err(other),
+        }
+    };
+    cluster.eventually("nodes may not be created", refused).await;
+    cluster.add_node("given");
+    let ready = || async {
+        let found = cluster.get(&format!("{NODES}/given")).await;
+        let conditions = found["status"]["conditions"].as_array();
+        let is_ready = |one: &serde_json::Value| one["type"] == "Ready" && one["status"] == "True";
+        let ready = conditions.is_some_and(|all| all.iter().any(is_ready));
+        ready.then_some(()).ok_or(found)
+    };
+    cluster.eventually("the node is ready", ready).await;
 }
