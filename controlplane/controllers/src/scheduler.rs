@@ -165,6 +165,9 @@ impl Scheduler {
             .filter(|old| change.new.is_none_or(|new| name(new) != name(*old)))
         {
             state.cache.remove_node(name(old));
+            // Others may have been compared with it (`EventsToRegister`,
+            // `pkg/scheduler/framework/plugins/podtopologyspread/plugin.go`).
+            state.queue.stir_followers();
         }
         if let Some(node) = change.new {
             let matters = change.old.is_none_or(|old| {

@@ -52,6 +52,26 @@ async fn a_placed_pod_wakes_those_that_follow_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_goes_wakes_those_that_are_spread() {
+    let caches = Caches::new();
+    let scheduler = Scheduler::listen(&caches);
+    let node: Node = from_value(json!({ "metadata": { "name": "n1", "resourceVersion": "1" } })).unwrap();
+    caches.nodes.replace(vec![node], 1, 1);
+    let spread = json!([{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule" }]);
+    for (name, spec) in [
+        ("big", json!({ "containers": [] })),
+        ("far", json!({ "containers": [], "topologySpreadConstraints": spread })),
+    ] {
+        let pod: Pod = from_value(json!({ "metadata": { "name": name }, "spec": spec })).unwrap();
+        scheduler.lock().queue.refuse(Key::new("ns", name), &pod, FORGOTTEN);
+    }
+    caches.nodes.replace(Vec::new(), 2, 1);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let woken: Vec<Key> = std::iter::from_fn(|| scheduler.lock().queue.take()).collect();
+    assert_eq!(woken, [Key::new("ns", "far")]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_relabeled_or_smaller_pod_wakes_those_that_wait() {
     let caches = Caches::new();
     let scheduler = Scheduler::listen(&caches);
