@@ -84,6 +84,8 @@ pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Resul
 
 /// File of v2 by which the OOM killer kills all processes of a group, or none.
 pub(crate) const TOGETHER: &str = "memory.oom.group";
+/// File of v2 with the limit of swap.
+pub(crate) const SWAP: &str = "memory.swap.max";
 
 pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     let set = |file: &str, value: Option<String>| match value {
@@ -103,8 +105,8 @@ pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
     set("cpu.max", quota)?;
     set("memory.max", limits.memory.map(or_max))?;
     // Limit memory and swap together; a kernel without swap accounting has no such file.
-    if limits.memory.is_some_and(|bytes| bytes >= 0) && dir.join("memory.swap.max").exists() {
-        write(&dir.join("memory.swap.max"), "0")?;
+    if limits.memory.is_some_and(|bytes| bytes >= 0) && dir.join(SWAP).exists() {
+        write(&dir.join(SWAP), "0")?;
     }
     for (size, bytes) in &limits.hugepages {
         let file = format!("hugetlb.{size}.max");
@@ -155,11 +157,22 @@ pub(super) fn children(dir: &Path) -> Vec<PathBuf> {
 impl super::Cgroups {
     /// Has the OOM killer kill all processes of a container together, as the kubelet does on v2.
     pub(crate) fn end_together(&self, group: &Path) -> io::Result<()> {
+        self.set_v2(group, TOGETHER, "1")
+    }
+
+    /// Keeps a container from swap, whether it has a memory limit or not, as the kubelet does on v2
+    /// (`ConfigureNoSwap`, `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`).
+    pub(crate) fn forbid_swap(&self, group: &Path) -> io::Result<()> {
+        self.set_v2(group, SWAP, "0")
+    }
+
+    /// Sets a file of a group on a v2 machine whose kernel has the file.
+    fn set_v2(&self, group: &Path, file: &str, value: &str) -> io::Result<()> {
         let Some(mount) = self.v2().filter(|_| self.unified()) else {
             return Ok(());
         };
-        match write(&mount.join(group).join(TOGETHER), "1") {
-            // A kernel before 4.19, or no memory controller.
+        match write(&mount.join(group).join(file), value) {
+            // An old kernel, one without swap accounting, or no memory controller.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             written => written,
         }
@@ -287,6 +300,7 @@ mod tests {
                 "pids.max",
                 "hugetlb.2MB.max",
                 "memory.oom.group",
+                "memory.swap.max",
             ];
             for file in files {
                 fs::write(dir.join(file), "").unwrap();
@@ -332,6 +346,18 @@ mod tests {
         cgroups.end_together(Path::new("skiff/node/none")).unwrap();
         let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max", "hugetlb.2MB.max"].map(read);
         assert_eq!(all, ["39", "50000 100000", "67108864", "max", "4194304"]);
+    }
+
+    #[test]
+    fn on_v2_a_container_has_no_swap() {
+        let (mount, cgroups) = unified(&["skiff/node/pod"]);
+        let group = Path::new("skiff/node/pod");
+        let read = || fs::read_to_string(mount.path().join(group).join("memory.swap.max")).unwrap();
+        cgroups.limit(group, &Limits::default()).unwrap();
+        assert_eq!(read(), "");
+        cgroups.forbid_swap(group).unwrap();
+        assert_eq!(read(), "0");
+        cgroups.forbid_swap(Path::new("skiff/node/none")).unwrap();
     }
 
     #[test]

@@ -21,8 +21,8 @@ use std::time::Duration;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-pub(crate) use files::TOGETHER;
 pub(crate) use files::pause;
+pub(crate) use files::{SWAP, TOGETHER};
 use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_memory_v1, limit_v2, remove_tree, write};
 pub(crate) use usage::part;
 

@@ -227,6 +227,7 @@ impl Supervisor {
         self.cgroups.limit(&self.group, &self.spec.limits)?;
         self.cgroups.limit(group, limits)?;
         self.cgroups.end_together(group)?;
+        self.cgroups.forbid_swap(group)?;
         let leaf = create::leaf(&self.cgroups, group);
         if leaf == group {
             return Ok(());

@@ -16,7 +16,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use prost_types::Any;
 
 use super::{handlers, root, sysfs};
-use crate::cgroup::TOGETHER;
+use crate::cgroup::{SWAP, TOGETHER};
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, TASK, within};
 use crate::containerd::logger::{self, Order};
@@ -89,12 +89,12 @@ fn configure(shared: &Shared, record: &Record, spec: &ContainerSpec, mounts: &[M
     if is_closed(&config) {
         root::keep_open(&mut config, &volumes);
     }
-    bound_swap(&mut config);
+    forbid_swap(&mut config);
     if !shared.cgroups.has_pages() {
         drop_no_pages(&mut config);
     }
     if shared.cgroups.ends_together() {
-        end_together(&mut config);
+        set_unified(&mut config, TOGETHER, "1");
     }
     sysfs::close_alone(&mut config);
     let mut annotations = config.annotations().clone().unwrap_or_default();
@@ -137,19 +137,22 @@ fn namespaces(
     }
 }
 
-/// Bounds memory and swap together, if the kernel counts swap.
-fn bound_swap(config: &mut Spec) {
-    let counted = [
-        "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes",
-        "/sys/fs/cgroup/init.scope/memory.swap.max",
-    ];
+/// Keeps a container from swap, if the kernel counts it. On v1 its limit is one of memory and swap
+/// together, so that a container without a memory limit may swap
+/// (`ConfigureNoSwap`, `pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`).
+fn forbid_swap(config: &mut Spec) {
+    // The root of v2 does not have the file.
+    if Path::new("/sys/fs/cgroup/init.scope").join(SWAP).exists() {
+        return set_unified(config, SWAP, "0");
+    }
+    let counted = Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes");
     let mut linux = config.linux().clone().unwrap_or_default();
     let Some(mut resources) = linux.resources().clone() else {
         return;
     };
     let Some(mut memory) = *resources.memory() else { return };
     if let Some(limit) = memory.limit().filter(|limit| *limit > 0)
-        && counted.iter().any(|file| Path::new(file).exists())
+        && counted.exists()
     {
         memory.set_swap(Some(limit));
         resources.set_memory(Some(memory));
@@ -158,12 +161,12 @@ fn bound_swap(config: &mut Spec) {
     }
 }
 
-/// Has the OOM killer kill all processes of a container together.
-fn end_together(config: &mut Spec) {
+/// Sets a file of the container's group on v2.
+fn set_unified(config: &mut Spec, file: &str, value: &str) {
     let mut linux = config.linux().clone().unwrap_or_default();
     let mut resources = linux.resources().clone().unwrap_or_default();
     let mut unified = resources.unified().clone().unwrap_or_default();
-    unified.insert(TOGETHER.to_owned(), "1".to_owned());
+    unified.insert(file.to_owned(), value.to_owned());
     resources.set_unified(Some(unified));
     linux.set_resources(Some(resources));
     config.set_linux(Some(linux));
