@@ -97,6 +97,20 @@ fn sidecars_share_the_time_of_their_pod() {
 }
 
 #[test]
+fn a_pod_that_has_no_time_has_a_second() {
+    let mut world =
+        World::new(r#"{"containers":[{"name":"main"}],"initContainers":[{"name":"side","restartPolicy":"Always"}]}"#);
+    world.settle();
+    world.delete(0);
+    world.trace.clear();
+    world.settle();
+    world.check(&expect!["stop main 1, announce side 1 => Running"]);
+    world.pass(1);
+    world.settle();
+    world.check(&expect!["signal side => Running"]);
+}
+
+#[test]
 fn a_failed_initial_container_fails_a_pod_that_never_restarts() {
     let mut world =
         World::new(r#"{"restartPolicy":"Never","containers":[{"name":"main"}],"initContainers":[{"name":"one"}]}"#);

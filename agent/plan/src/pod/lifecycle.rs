@@ -152,7 +152,8 @@ pub fn decide(pod: &Pod, view: &View, now: Timestamp) -> Plan {
     if deletion.is_some() || end.is_some() {
         let own = end.and_then(|end| end.grace);
         let asked = [deletion, own].into_iter().flatten().min();
-        let grace = asked.unwrap_or_else(|| pods::grace(pod));
+        // Not less than a second (`calculateEffectiveGracePeriod`, `pkg/kubelet/pod_workers.go`).
+        let grace = asked.unwrap_or_else(|| pods::grace(pod)).max(1);
         wind_down(pod, view, now, grace, &mut plan);
         if plan.actions.is_empty() && deletion.is_some() && view.sandbox == Sandbox::Removed && view.final_status_stored
         {

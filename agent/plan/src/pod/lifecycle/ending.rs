@@ -26,11 +26,7 @@ pub(super) fn wind_down(pod: &Pod, view: &View, now: Timestamp, grace: i64, plan
     let sidecars = pods::init_containers(pod).iter().rev();
     for container in sidecars.filter(|container| pods::is_sidecar(container)) {
         let name = &container.name;
-        waiting |= if grace > 0 {
-            stop_in_turn(view, name, !waiting, left, now, plan)
-        } else {
-            stop(view, name, grace, now, plan)
-        };
+        waiting |= stop_in_turn(view, name, !waiting, left, now, plan);
     }
     if !waiting && !view.any_alive() {
         match view.sandbox {
