@@ -22,12 +22,14 @@ const ELSEWHERE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_SUCH_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 const OTHER_ZONE: &str = "node(s) had no available volume zone";
 const EXCLUSIVE: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
-/// Topology labels of volumes that their nodes must match.
-const ZONES: [&str; 4] = [
-    "failure-domain.beta.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Topology labels of volumes that their nodes must match, and those that nodes may have instead.
+const ZONES: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/region", REGION),
+    ("failure-domain.beta.kubernetes.io/zone", ZONE),
+    (REGION, REGION),
+    (ZONE, ZONE),
 ];
 
 /// A claim that a pod refers to.
@@ -190,15 +192,18 @@ impl Claims {
         if !affinity(volume).is_none_or(|wanted| selects(wanted, node)) {
             return Err(Misfit::unresolvable(ELSEWHERE));
         }
-        let labels = node.metadata.labels.as_ref();
-        let shares = |zone: &&'static str| {
-            let own = volume.metadata.labels.as_ref().and_then(|labels| labels.get(*zone));
-            let there = labels.and_then(|labels| labels.get(*zone));
-            // The label of a volume in several zones lists all of them.
-            own.zip(there)
-                .is_none_or(|(own, there)| own.split("__").any(|own| own == there))
+        let of_volume = |label: &str| volume.metadata.labels.as_ref()?.get(label);
+        let of_node = |label: &str| node.metadata.labels.as_ref()?.get(label);
+        let shares = |(label, newer): (&str, &str)| {
+            of_volume(label).is_none_or(|own| {
+                let there = of_node(label).or_else(|| of_node(newer));
+                // The label of a volume in several zones lists all of them.
+                there.is_some_and(|there| own.split("__").any(|own| own == there))
+            })
         };
-        if ZONES.iter().all(shares) {
+        // A node without any label is in a cluster of one zone
+        // (`pkg/scheduler/framework/plugins/volumezone/volume_zone.go`).
+        if ZONES.into_iter().all(|(label, _)| of_node(label).is_none()) || ZONES.into_iter().all(shares) {
             Ok(())
         } else {
             Err(Misfit::unresolvable(OTHER_ZONE))
@@ -253,4 +258,39 @@ fn in_topology(terms: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
                     .is_some_and(|own| wanted.values.contains(own))
             })
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_volume_is_reached_from_its_zones() {
+        let (old, zone, region) = ("failure-domain.beta.kubernetes.io/zone", ZONE, REGION);
+        for (volume, node, reached) in [
+            (json!({}), json!({ zone: "a" }), true),
+            (json!({ zone: "a" }), json!({}), true),
+            (json!({ zone: "a" }), json!({ zone: "a", region: "r" }), true),
+            (json!({ zone: "a" }), json!({ zone: "b" }), false),
+            (json!({ zone: "a__b" }), json!({ zone: "b" }), true),
+            (json!({ zone: "a" }), json!({ region: "r" }), false),
+            (json!({ old: "a" }), json!({ zone: "a" }), true),
+            (json!({ old: "a" }), json!({ zone: "b" }), false),
+            (json!({ old: "a" }), json!({ old: "a", zone: "b" }), true),
+            (json!({ zone: "a" }), json!({ old: "a" }), false),
+        ] {
+            let told = format!("{volume} from {node}");
+            let volume = from_value(json!({ "metadata": { "name": "v", "labels": volume } })).unwrap();
+            let node: Node = from_value(json!({ "metadata": { "labels": node } })).unwrap();
+            let claim = json!({ "metadata": {}, "spec": { "volumeName": "v" } });
+            let claim: PersistentVolumeClaim = from_value(claim).unwrap();
+            let claims = Claims {
+                volumes: vec![Arc::new(volume)],
+                ..Claims::default()
+            };
+            assert_eq!(claims.reaches(&claim, &node).is_ok(), reached, "{told}");
+        }
+    }
 }
