@@ -193,6 +193,7 @@ fn told(machine: &Machine) -> anyhow::Result<()> {
     let configured = |field: &str| config.pointer(&format!("/kubeletconfig/{field}")).cloned();
     ensure!(configured("kind") == Some("KubeletConfiguration".into()), "{config}");
     ensure!(configured("maxPods") == Some(110.into()), "{config}");
+    ensure!(configured("imageMinimumGCAge") == Some("2m0s".into()), "{config}");
     for path in ["/runningpods/", "/pods"] {
         let list = parsed(path)?;
         let pods = list.pointer("/items").and_then(serde_json::Value::as_array);

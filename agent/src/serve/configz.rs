@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use agent_plan::node::eviction::{Amount, Threshold};
 use agent_plan::node::reserve::Amounts;
+use api::duration;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Map, Value, json};
@@ -18,7 +19,7 @@ fn configuration(context: &Context) -> Value {
     let config = &context.config;
     let upkeep = &config.upkeep;
     let dns = context.names.cluster(&config.dns);
-    let seconds = |milliseconds: i64| format!("{}s", milliseconds / 1000);
+    let time = |milliseconds: i64| duration::text(milliseconds.saturating_mul(1_000_000));
     let thresholds = |hard: bool, value: fn(&Threshold) -> Option<Value>| -> Map<String, Value> {
         let chosen = upkeep.thresholds.all.iter().filter(|own| (own.grace == 0) == hard);
         let each = chosen.filter_map(|own| Some((own.signal.name().to_owned(), value(own)?)));
@@ -60,13 +61,13 @@ fn configuration(context: &Context) -> Value {
         "evictionSoft": thresholds(false, amount),
         "evictionSoftGracePeriod": thresholds(false, |own| Some(json!(format!("{}s", own.grace / 1000)))),
         "evictionMinimumReclaim": reclaim,
-        "evictionPressureTransitionPeriod": seconds(upkeep.thresholds.transition),
+        "evictionPressureTransitionPeriod": time(upkeep.thresholds.transition),
         "evictionMaxPodGracePeriod": upkeep.thresholds.longest_grace,
         "imageGCHighThresholdPercent": upkeep.images.high,
         "imageGCLowThresholdPercent": upkeep.images.low,
-        "imageMinimumGCAge": seconds(upkeep.images.youth),
-        "shutdownGracePeriod": format!("{}s", config.shutdown.total),
-        "shutdownGracePeriodCriticalPods": format!("{}s", config.shutdown.critical),
+        "imageMinimumGCAge": time(upkeep.images.youth),
+        "shutdownGracePeriod": time(config.shutdown.total.saturating_mul(1000)),
+        "shutdownGracePeriodCriticalPods": time(config.shutdown.critical.saturating_mul(1000)),
         "serializeImagePulls": false,
         "maxParallelImagePulls": crate::PULLS,
         "containerLogMaxSize": "10Mi",
