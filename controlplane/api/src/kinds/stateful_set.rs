@@ -54,6 +54,7 @@ impl Kind for StatefulSet {
     }
 
     fn prepare_create(&mut self) {
+        drop_max_unavailable(self, None);
         self.status = Some(StatefulSetStatus {
             available_replicas: Some(0),
             ..StatefulSetStatus::default()
@@ -61,6 +62,7 @@ impl Kind for StatefulSet {
     }
 
     fn prepare_update(&mut self, old: &Self) {
+        drop_max_unavailable(self, Some(old));
         self.status.clone_from(&old.status);
     }
 
@@ -188,6 +190,21 @@ fn set_spec_defaults(spec: &mut StatefulSetSpec) {
     for claim in spec.volume_claim_templates.iter_mut().flatten() {
         set_claim_defaults(claim.spec.get_or_insert_default());
         text(&mut claim.status.get_or_insert_default().phase, "Pending");
+    }
+}
+
+/// Drops `maxUnavailable` unless the old set has it: the feature gate `MaxUnavailableStatefulSet` is
+/// off (`dropStatefulSetDisabledFields`).
+fn drop_max_unavailable(new: &mut StatefulSet, old: Option<&StatefulSet>) {
+    let spec = old.and_then(|old| old.spec.as_ref());
+    let strategy = spec.and_then(|spec| spec.update_strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    if rolling.is_some_and(|rolling| rolling.max_unavailable.is_some()) {
+        return;
+    }
+    let strategy = new.spec.as_mut().and_then(|spec| spec.update_strategy.as_mut());
+    if let Some(rolling) = strategy.and_then(|strategy| strategy.rolling_update.as_mut()) {
+        rolling.max_unavailable = None;
     }
 }
 

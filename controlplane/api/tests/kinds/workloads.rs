@@ -214,18 +214,6 @@ fn templates_of_stateful_sets() {
             &format!("spec.serviceName: Invalid value: \"A_b\": {LABEL}"),
         ],
     );
-    let most = |most: Value| json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": most}}});
-    let field = "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value";
-    set(
-        most(json!(-1)),
-        &[&format!("{field}: -1: must be greater than or equal to 0")],
-    );
-    set(most(json!("0%")), &[&format!("{field}: \"0%\": cannot be 0")]);
-    set(
-        most(json!("101%")),
-        &[&format!("{field}: \"101%\": must not be greater than 100%")],
-    );
-    set(most(json!("100%")), &[]);
     set(json!({"revisionHistoryLimit": -1}), &[]);
     let on_delete = json!({"updateStrategy": {"type": "OnDelete", "rollingUpdate": {"partition": 2}}});
     set(
@@ -253,6 +241,41 @@ fn strategies_of_stateful_sets() {
     assert_eq!(stored(json!({"type": "RollingUpdate", "rollingUpdate": {}})), first);
     for kind in ["RollingUpdate", "OnDelete"] {
         assert_eq!(stored(json!({ "type": kind })), json!({ "type": kind }));
+    }
+}
+
+/// The gate `MaxUnavailableStatefulSet` is off: only a set that has the field keeps it.
+#[test]
+fn a_stateful_set_gets_no_max_unavailable() {
+    let row = find("apps", "v1", "statefulsets").unwrap();
+    let most = |most: Value| json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": most}}}});
+    let kept = |set: &dyn controlplane_api::Object| {
+        let shown: Value = serde_json::from_slice(&set.to_json()).unwrap();
+        shown["spec"]["updateStrategy"]["rollingUpdate"].clone()
+    };
+    let mut made = with(row, &most(json!(-1)));
+    row.prepare_create(made.as_mut());
+    assert_eq!(kept(made.as_ref()), json!({"partition": 0}));
+    let mut new = with(row, &most(json!(2)));
+    row.prepare_update(new.as_mut(), made.as_ref());
+    assert_eq!(kept(new.as_ref()), json!({"partition": 0}));
+
+    let old = with(row, &most(json!(1)));
+    let field = "spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value";
+    for (value, said) in [
+        (json!(-1), Some("-1: must be greater than or equal to 0")),
+        (json!("0%"), Some("\"0%\": cannot be 0")),
+        (json!("101%"), Some("\"101%\": must not be greater than 100%")),
+        (json!("100%"), None),
+    ] {
+        let mut new = with(row, &most(value.clone()));
+        row.prepare_update(new.as_mut(), old.as_ref());
+        assert_eq!(kept(new.as_ref())["maxUnavailable"], value);
+        let expected: Vec<String> = said.iter().map(|said| format!("{field}: {said}")).collect();
+        assert_eq!(
+            texts(&row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new())),
+            expected
+        );
     }
 }
 

@@ -38,7 +38,6 @@ use crate::workloads::claim::claim;
 use crate::workloads::history;
 use crate::workloads::replicas::BURST;
 pub use crate::workloads::rollout::Failure;
-use crate::workloads::rollout::scaled;
 use revisions::{Revisions, Version};
 
 /// The StatefulSet and everything that its plan reads.
@@ -250,10 +249,8 @@ impl View<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Deletes pods of old revisions: without `maxUnavailable` one after the other, from the
-    /// highest ordinal down; with it, as many as may be unavailable
-    /// (`updateStatefulSetAfterInvariantEstablished`). Upstream has that behind the feature gate
-    /// `MaxUnavailableStatefulSet`, without which it drops the field.
+    /// Deletes pods of old revisions one after the other, from the highest ordinal down. A stored
+    /// `maxUnavailable` is ignored: the feature gate `MaxUnavailableStatefulSet` is off.
     fn update(&self, work: &mut Work) {
         let strategy = self.spec.update_strategy.as_ref();
         if strategy.is_some_and(|strategy| strategy.type_.as_deref() == Some("OnDelete")) {
@@ -264,18 +261,6 @@ impl View<'_> {
         let first = start.saturating_add(partition(rolling));
         let is_old = |pod: &Pod| revision(pod) != Some(&self.revisions.update.name);
         let lasting = |pod: &Pod| !pod.metadata.is_deleting() && !is_finished(pod);
-        if let Some(most) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) {
-            let wanted = self.spec.replicas.unwrap_or(1);
-            let available = self.replicas.values().filter(|pod| !self.is_unavailable(pod)).count();
-            let missing = wanted.saturating_sub(i32::try_from(available).unwrap_or(i32::MAX));
-            let more = scaled(most, wanted, false).max(1).saturating_sub(missing);
-            let old = self.replicas.range(first..).rev().map(|(_, pod)| *pod);
-            let old = old.filter(|pod| is_old(pod) && lasting(pod));
-            for pod in old.take(usize::try_from(more).unwrap_or(0)) {
-                self.replace(pod, work);
-            }
-            return;
-        }
         for ordinal in (first..end).rev() {
             match self.replicas.get(&ordinal) {
                 Some(pod) if is_old(pod) && lasting(pod) => return self.replace(pod, work),
