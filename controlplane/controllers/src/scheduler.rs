@@ -9,17 +9,19 @@ mod refusal;
 mod tests;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use controlplane_plan::objects::{Meta as _, name, uid};
-use controlplane_plan::placement::{Displacement, SchedulerCache, priority};
+use controlplane_plan::placement::{Claims, Displacement, SchedulerCache, priority};
 use controlplane_plan::pod::{Pod, is_finished, node_of};
 use controlplane_plan::step::Severity;
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use self::{
@@ -44,6 +46,8 @@ struct State {
     cache: SchedulerCache,
     queue: SchedulingQueue,
     metrics: SchedulerMetrics,
+    /// Bindings by the pod's uid; the tokens of those that wait for claims are alive.
+    prebinds: BTreeMap<String, Weak<CancellationToken>>,
 }
 
 /// The scheduler's view of the cluster.
@@ -61,6 +65,7 @@ impl Scheduler {
             cache: SchedulerCache::default(),
             queue: SchedulingQueue::default(),
             metrics: SchedulerMetrics::default(),
+            prebinds: BTreeMap::new(),
         };
         let this = Arc::new(Self {
             state: Mutex::new(state),
@@ -289,28 +294,7 @@ impl Scheduler {
             return None;
         }
         match state.cache.choose(&pod, &claims) {
-            Ok(node) => {
-                let promised = state.cache.promised_node(uid(&*pod));
-                if promised.is_some_and(|promised| promised != name(&*node)) {
-                    // Other pods may have that room now.
-                    state.queue.stir();
-                }
-                state.cache.place(&pod, name(&*node), true);
-                debug!(pod = %key, node = name(&*node), "chosen");
-                let bonds = claims.bonds(&node).unwrap_or_default();
-                let attempts = state.queue.attempts(key);
-                let bound = bind::bind(
-                    context.clone(),
-                    pod,
-                    name(&*node).to_owned(),
-                    bonds,
-                    self.claims.subscribe(),
-                );
-                Some(Box::pin(async move {
-                    let bound = bound.await;
-                    bound.map(|bound| Bound { attempts, ..bound })
-                }))
-            }
+            Ok(node) => Some(self.assume(context, &mut state, pod, &claims, &node)),
             Err(mut unplaceable) => {
                 let attempts = state.queue.attempts(key);
                 state.metrics.attempt(Outcome::Unschedulable, attempts);
@@ -337,15 +321,74 @@ impl Scheduler {
         }
     }
 
+    /// Assumes a pod on a node; returns the binding to perform.
+    fn assume(
+        &self,
+        context: &Context,
+        state: &mut State,
+        pod: Arc<Pod>,
+        claims: &Claims,
+        node: &Node,
+    ) -> BoxFuture<'static, Option<Bound>> {
+        let key = Key::of(&pod.metadata);
+        let promised = state.cache.promised_node(uid(&*pod));
+        if promised.is_some_and(|promised| promised != name(node)) {
+            // Other pods may have that room now.
+            state.queue.stir();
+        }
+        state.cache.place(&pod, name(node), true);
+        debug!(pod = %key, node = name(node), "chosen");
+        let bonds = claims.bonds(node).unwrap_or_default();
+        let preempted = Arc::new(CancellationToken::new());
+        if !bonds.is_empty() {
+            let prebind = Arc::downgrade(&preempted);
+            state.prebinds.insert(uid(&*pod).to_owned(), prebind);
+        }
+        let attempts = state.queue.attempts(&key);
+        let bound = bind::bind(
+            context.clone(),
+            pod,
+            name(node).to_owned(),
+            bonds,
+            self.claims.subscribe(),
+            preempted,
+        );
+        Box::pin(async move {
+            let bound = bound.await;
+            bound.map(|bound| Bound { attempts, ..bound })
+        })
+    }
+
+    /// Cancels the bindings of victims that still wait for their claims: those go back to the queue
+    /// instead of being deleted (`pkg/scheduler/framework/preemption/executor.go`).
+    fn cancel_prebinds(&self, context: &Context, pod: &Pod, displacement: &mut Displacement) {
+        let node = &displacement.node;
+        let said = format!(
+            "Preempted by pod {} on node {node} (in kube-scheduler memory).",
+            uid(pod)
+        );
+        let state = self.lock();
+        displacement.victims.retain(|victim| {
+            let Some(prebind) = state.prebinds.get(uid(&**victim)).and_then(Weak::upgrade) else {
+                return true;
+            };
+            prebind.cancel();
+            let told = note(victim, Severity::Normal, "Preempted", said.clone());
+            context.recorder.note(SCHEDULER, Some(told));
+            false
+        });
+    }
+
     /// Evicts the victims of a preemption, and then reports it.
     async fn displace(
         self: Arc<Self>,
         context: Context,
         pod: Arc<Pod>,
-        displacement: Displacement,
+        mut displacement: Displacement,
         told: Option<BoxFuture<'static, Option<Bound>>>,
     ) -> Option<Bound> {
         info!(pod = %Key::of(&pod.metadata), node = displacement.node, victims = displacement.victims.len(), "preempts");
+        self.cancel_prebinds(&context, &pod, &mut displacement);
         let plan = displacement.plan(&pod, SCHEDULER, (context.clock)());
         if perform(&context, SCHEDULER, plan).await.retry {
             // The next attempt looks for victims again.
@@ -365,6 +408,7 @@ impl Scheduler {
             attempts,
         } = bound;
         let key = Key::of(&pod.metadata);
+        self.lock().prebinds.remove(uid(&*pod));
         match result {
             Ok(()) => {
                 info!(pod = %key, node, "bound");
@@ -380,8 +424,13 @@ impl Scheduler {
             }
             Err(reason) => {
                 warn!(pod = %key, node, %reason, "not bound");
-                if let NotBound::Claims(_) = &reason {
-                    let message = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {reason}");
+                let failed = match &reason {
+                    NotBound::Claims(reason) => Some(format!("binding volumes: {reason}")),
+                    NotBound::Preempted => Some(reason.to_string()),
+                    NotBound::Pod(_) => None,
+                };
+                if let Some(failed) = failed {
+                    let message = format!("running PreBind plugin \"VolumeBinding\": {failed}");
                     let told = note(&pod, Severity::Warning, "FailedScheduling", message);
                     context.recorder.note(SCHEDULER, Some(told));
                 }

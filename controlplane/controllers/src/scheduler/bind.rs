@@ -13,6 +13,7 @@ use http::Method;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::queue::Attempts;
 use crate::machinery::{
@@ -39,6 +40,8 @@ pub(super) struct Bound {
 pub(super) enum NotBound {
     /// Its claims were not bound.
     Claims(String),
+    /// It was preempted while it waited for them.
+    Preempted,
     /// The server refused the binding.
     Pod(String),
 }
@@ -47,23 +50,32 @@ impl fmt::Display for NotBound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claims(reason) | Self::Pod(reason) => f.write_str(reason),
+            Self::Preempted => f.write_str("preempted by DefaultPreemption"),
         }
     }
 }
 
-/// Binds a pod to a node. `changed` signals changes of claims.
+/// Binds a pod to a node. `changed` signals changes of claims; `preempted` is kept while the pod
+/// waits for its claims, and can end that wait.
 pub(super) async fn bind(
     context: Context,
     pod: Arc<Pod>,
     node: String,
     bonds: Vec<Bond>,
     changed: watch::Receiver<u64>,
+    preempted: Arc<CancellationToken>,
 ) -> Option<Bound> {
-    let result = match bind_claims(&context, &pod, &node, &bonds, changed).await {
+    let claims = tokio::select! {
+        biased;
+        () = preempted.cancelled() => Err(NotBound::Preempted),
+        result = bind_claims(&context, &pod, &node, &bonds, changed) => result.map_err(NotBound::Claims),
+    };
+    drop(preempted);
+    let result = match claims {
         Ok(()) => settle(&context, &Key::of(&pod.metadata), &pod, &node)
             .await
             .map_err(NotBound::Pod),
-        Err(reason) => Err(NotBound::Claims(reason)),
+        Err(reason) => Err(reason),
     };
     Some(Bound {
         pod,

@@ -1,7 +1,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::{from_value, json};
+use serde_json::{Value, from_value, json};
 
 use super::*;
+use crate::machinery::driver::testing::context_on;
 
 fn pod(name: &str, revision: &str, nominated: &str) -> Pod {
     from_value(json!({
@@ -96,6 +97,63 @@ async fn a_relabeled_or_smaller_pod_wakes_those_that_wait() {
         assert_eq!(scheduler.lock().queue.take().is_some(), wakes, "{revision}");
         scheduler.lock().queue.remove(&key);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_victim_that_waits_for_its_claims_goes_back_to_the_queue() {
+    let caches = Caches::new();
+    let scheduler = Scheduler::listen(&caches);
+    let node = json!({ "metadata": { "name": "n1" }, "status": { "allocatable": { "cpu": "1", "pods": "10" } } });
+    caches.nodes.replace(vec![from_value(node).unwrap()], 1, 1);
+    let class = json!({
+        "metadata": { "name": "local" }, "provisioner": "p", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    caches.storage_classes.replace(vec![from_value(class).unwrap()], 1, 1);
+    let claim = json!({
+        "metadata": { "name": "data", "namespace": "ns", "uid": "u" },
+        "spec": { "storageClassName": "local", "accessModes": ["ReadWriteOnce"] },
+    });
+    caches.claims.replace(vec![from_value(claim).unwrap()], 1, 1);
+    let wanting = |name: &str, priority: i32, volumes: Value| -> Pod {
+        let containers = json!([{ "name": "a", "resources": { "requests": { "cpu": "1" } } }]);
+        from_value(json!({
+            "metadata": { "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1" },
+            "spec": { "priority": priority, "volumes": volumes, "containers": containers },
+        }))
+        .unwrap()
+    };
+    let data = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+    caches.pods.replace(vec![wanting("low", 0, data)], 1, 1);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = asked.clone();
+    let context = context_on(caches, move |method, uri, _| {
+        seen.lock().unwrap().push(format!("{method} {}", uri.path()));
+        (200, json!({}))
+    });
+    let (low, high) = (Key::new("ns", "low"), Key::new("ns", "high"));
+    assert_eq!(scheduler.lock().queue.take().as_ref(), Some(&low));
+    let mut binding = scheduler.decide(&context, &low).unwrap();
+    let waited = tokio::time::timeout(Duration::from_secs(1), &mut binding).await;
+    assert!(waited.is_err(), "its claim is not bound");
+
+    context.caches.pods.apply(wanting("high", 9, json!([])), false);
+    assert_eq!(scheduler.lock().queue.take().as_ref(), Some(&high));
+    let preemption = scheduler.decide(&context, &high).unwrap();
+    assert!(preemption.await.is_none());
+    scheduler.settle(&context, binding.await.unwrap());
+    let state = scheduler.lock();
+    assert!(state.cache.find("low").is_none() && state.prebinds.is_empty());
+    assert_eq!(
+        (state.cache.promised_node("high"), state.queue.pending().backoff),
+        (Some("n1"), 2)
+    );
+    assert_eq!(
+        *asked.lock().unwrap(),
+        [
+            "PATCH /api/v1/namespaces/ns/persistentvolumeclaims/data",
+            "PATCH /api/v1/namespaces/ns/pods/high/status"
+        ]
+    );
 }
 
 #[test]
