@@ -18,6 +18,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 pub(crate) use self::pod_spec::affinity::{unique_tolerations, volume_node_affinity};
 pub(crate) use self::pod_spec::volume::volume_path;
@@ -36,6 +38,26 @@ pub(crate) fn newly(found: Vec<Invalid>, before: impl FnOnce() -> Vec<Invalid>) 
     let before: BTreeSet<String> = before().iter().map(ToString::to_string).collect();
     let is_new = |error: &Invalid| !before.contains(&error.to_string());
     found.into_iter().filter(is_new).collect()
+}
+
+/// Fields that differ, one per line, with `-` before the old value and `+` before the new. Upstream
+/// shows a unified diff of its internal types there (`diff.Diff`).
+pub(crate) fn difference<T: Serialize>(new: &T, old: &T) -> String {
+    let members = |value: &T| match serde_json::to_value(value) {
+        Ok(Value::Object(members)) => members,
+        Ok(_) | Err(_) => Map::new(),
+    };
+    let (new, old) = (members(new), members(old));
+    let mut lines = Vec::new();
+    for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
+        let (was, is) = (old.get(name), new.get(name));
+        if was != is {
+            let shown = |value: Option<&Value>| value.map_or_else(|| "nil".to_owned(), ToString::to_string);
+            lines.push(format!("- {name}: {}", shown(was)));
+            lines.push(format!("+ {name}: {}", shown(is)));
+        }
+    }
+    lines.join("\n")
 }
 
 /// Adds one error for each message about one value.

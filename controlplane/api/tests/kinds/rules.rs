@@ -128,13 +128,13 @@ fn updates() {
             "",
             "persistentvolumeclaims",
             json!({"spec": {"volumeName": "other"}}),
-            "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+            "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n- volumeName: \"disk-1\"\n+ volumeName: \"other\"",
         ),
         (
             "",
             "persistentvolumes",
             json!({"spec": {"hostPath": {"path": "/other"}}}),
-            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation",
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n- hostPath: {\"path\":\"/data\",\"type\":\"\"}\n+ hostPath: {\"path\":\"/other\",\"type\":\"\"}",
         ),
         (
             "storage.k8s.io",

@@ -190,22 +190,34 @@ fn volumes_and_claims() {
 
 #[test]
 fn changes_of_volumes_and_claims() {
-    let fixed = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+    let fixed = |difference: &str| {
+        format!(
+            "spec: Forbidden: spec is immutable after creation except resources.requests and \
+             volumeAttributesClassName for bound claims\n{difference}"
+        )
+    };
+    let smaller =
+        fixed("- resources: {\"requests\":{\"storage\":\"3Gi\"}}\n+ resources: {\"requests\":{\"storage\":\"1Gi\"}}");
+    let class = fixed("- storageClassName: \"slow\"\n+ storageClassName: \"fast\"");
+    let mode = fixed("- volumeMode: \"Filesystem\"\n+ volumeMode: \"Block\"");
     for (plural, patch, expected) in [
         (
             "persistentvolumeclaims",
             json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}}),
-            vec![fixed],
+            vec![smaller.as_str()],
         ),
         (
             "persistentvolumeclaims",
             json!({"spec": {"storageClassName": "fast"}}),
-            vec![fixed],
+            vec![class.as_str()],
         ),
         (
             "persistentvolumeclaims",
             json!({"spec": {"volumeMode": "Block"}}),
-            vec![fixed, "volumeMode: Invalid value: \"Block\": field is immutable"],
+            vec![
+                mode.as_str(),
+                "volumeMode: Invalid value: \"Block\": field is immutable",
+            ],
         ),
         (
             "persistentvolumes",

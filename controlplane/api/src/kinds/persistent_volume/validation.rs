@@ -10,7 +10,8 @@ use crate::value::names;
 use crate::value::quantity::Quantity;
 use crate::workload::validation::storage::csi_driver;
 use crate::workload::validation::{
-    IMMUTABLE, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity, volume_path,
+    IMMUTABLE, difference, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity,
+    volume_path,
 };
 
 /// Fields of the spec that are not volume sources.
@@ -69,8 +70,10 @@ pub(super) fn validate(spec: &PersistentVolumeSpec) -> Vec<Invalid> {
 /// Validates an update, besides the rules for a new volume.
 pub(super) fn validate_update(new: &PersistentVolumeSpec, old: &PersistentVolumeSpec) -> Vec<Invalid> {
     let mut errors = Vec::new();
-    if place(new, old) != place(old, old) {
+    let (is, was) = (place(new, old), place(old, old));
+    if is != was {
         let detail = "spec.persistentvolumesource is immutable after creation";
+        let detail = format!("{detail}\n{}", difference(&is, &was));
         errors.push(Invalid::forbidden("spec.persistentvolumesource", detail));
     }
     immutable(&mut errors, "volumeMode", &new.volume_mode, &old.volume_mode);

@@ -7,7 +7,7 @@ use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::value::quantity::Quantity as Amount;
 use crate::workload::validation::selector::label_selector;
-use crate::workload::validation::{IMMUTABLE, each, immutable, one_of_or_none, required};
+use crate::workload::validation::{IMMUTABLE, difference, each, immutable, one_of_or_none, required};
 
 const FIXED: &str =
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
@@ -42,7 +42,8 @@ pub(super) fn may_differ(errors: &mut Vec<Invalid>, (new, spec): Specified<'_>, 
             .clone_from(&before.volume_attributes_class_name);
     }
     if fixed != *before {
-        errors.push(Invalid::forbidden("spec", FIXED));
+        let detail = format!("{FIXED}\n{}", difference(&fixed, before));
+        errors.push(Invalid::forbidden("spec", detail));
     }
     let status = old.status.as_ref().and_then(|status| status.capacity.as_ref());
     let has = status

@@ -3,11 +3,10 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Toleration};
-use serde_json::Value;
 
 use super::{ANNOTATIONS, gated};
 use crate::value::invalid::Invalid;
-use crate::workload::validation::{annotations, newly, pod_spec};
+use crate::workload::validation::{annotations, difference, newly, pod_spec};
 
 const CHANGEABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
 `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -125,23 +124,4 @@ fn tolerations<'a>(errors: &mut Vec<Invalid>, new: &'a [Toleration], old: &'a [T
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(Invalid::forbidden("spec.tolerations", detail));
     }
-}
-
-/// Fields that differ, one per line, with `-` before the old value and `+` before the new.
-fn difference(new: &PodSpec, old: &PodSpec) -> String {
-    let members = |spec: &PodSpec| match serde_json::to_value(spec) {
-        Ok(Value::Object(members)) => members,
-        Ok(_) | Err(_) => serde_json::Map::new(),
-    };
-    let (new, old) = (members(new), members(old));
-    let mut lines = Vec::new();
-    for name in old.keys().chain(new.keys().filter(|name| !old.contains_key(*name))) {
-        let (was, is) = (old.get(name), new.get(name));
-        if was != is {
-            let shown = |value: Option<&Value>| value.map_or_else(|| "nil".to_owned(), ToString::to_string);
-            lines.push(format!("- {name}: {}", shown(was)));
-            lines.push(format!("+ {name}: {}", shown(is)));
-        }
-    }
-    lines.join("\n")
 }

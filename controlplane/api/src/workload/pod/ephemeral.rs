@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::value::invalid::Invalid;
-use crate::workload::validation::{newly, pod_spec};
+use crate::workload::validation::{difference, newly, pod_spec};
 
 const FIELD: &str = "spec.ephemeralContainers";
 
@@ -33,8 +33,11 @@ pub fn update(new: &mut Pod, old: &Pod) -> Vec<Invalid> {
                 errors.push(Invalid::forbidden(FIELD, detail));
             }
             Some(own) if own != known => {
-                let detail = format!("existing ephemeral containers {:?} may not be changed\n", known.name);
-                errors.push(Invalid::forbidden(FIELD, detail));
+                let detail = format!("existing ephemeral containers {:?} may not be changed", known.name);
+                errors.push(Invalid::forbidden(
+                    FIELD,
+                    format!("{detail}\n{}", difference(own, known)),
+                ));
             }
             Some(_) => {}
         }
