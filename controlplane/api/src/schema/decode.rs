@@ -10,7 +10,7 @@ pub mod syntax;
 
 use k8s_openapi::Resource;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use thiserror::Error;
@@ -69,6 +69,18 @@ pub fn metadata(value: &Value) -> Result<(ObjectMeta, Vec<String>), DecodeError>
     let mut unknown = Vec::new();
     let metadata = attempt(&mended(schema, &json)?, Some(&mut unknown)).map_err(|error| plain(&error))?;
     Ok((metadata, unknown))
+}
+
+/// Options of a deletion, whatever group they name.
+///
+/// # Errors
+/// A value does not fit.
+pub fn delete_options(json: &[u8]) -> Result<DeleteOptions, DecodeError> {
+    let schema = Schema::named("meta.v1.DeleteOptions");
+    if let Some(misfit) = misfit::find(schema, json).misfit {
+        return Err(misfit.into());
+    }
+    attempt(&mended(schema, json)?, None).map_err(|error| plain(&error))
 }
 
 /// Pod template of a past revision, read by the deserializer that the kinds share.

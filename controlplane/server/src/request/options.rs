@@ -220,17 +220,5 @@ fn from_body(headers: &HeaderMap, body: Bytes) -> Result<DeleteOptions, Failure>
         )));
     }
     // Clients may say `v1`, `meta.k8s.io/v1` or the resource's own group: the shape is the same.
-    serde_json::from_value(without_type(value)).map_err(|error| {
-        Failure::bad_request(format!(
-            "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
-        ))
-    })
-}
-
-fn without_type(mut value: Value) -> Value {
-    if let Some(members) = value.as_object_mut() {
-        members.remove("apiVersion");
-        members.remove("kind");
-    }
-    value
+    api::decode::delete_options(&decoded.json).map_err(|error| Failure::bad_request(error.to_string()))
 }

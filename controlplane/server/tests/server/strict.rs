@@ -251,6 +251,20 @@ async fn options_are_told_in_upstreams_order() {
         refused.message(),
         "DeleteOptions.meta.k8s.io \"\" is invalid: propagationPolicy: Unsupported value: \"Some\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
     );
+    for (options, expected) in [
+        (
+            r#"{"gracePeriodSeconds":"now"}"#,
+            "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64",
+        ),
+        (
+            r#"{"preconditions":{"uid":1}}"#,
+            "json: cannot unmarshal number into Go struct field Preconditions.preconditions.uid of type types.UID",
+        ),
+    ] {
+        let refused = api.delete(&format!("{PODS}/a"), options).await;
+        let told = refused.message();
+        assert_eq!((refused.code.as_u16(), told.as_str()), (400, expected), "{options}");
+    }
     let refused = api.post(&format!("{PODS}?fieldValidation=Some"), &pod("b")).await;
     assert_eq!(
         refused.message(),
