@@ -174,7 +174,7 @@ impl Scheduler {
             // `pkg/scheduler/framework/plugins/podtopologyspread/plugin.go`).
             state.queue.stir_followers();
         }
-        if let Some(node) = change.new {
+        if let Some(node) = change.kept {
             let matters = change.old.is_none_or(|old| {
                 let told = |node: &Node| {
                     let status = node.status.as_ref();
@@ -182,8 +182,9 @@ impl Scheduler {
                 };
                 old.spec != node.spec || old.metadata.labels != node.metadata.labels || told(old) != told(node)
             });
+            // Its images change without making room.
+            state.cache.set_node(node);
             if matters {
-                state.cache.set_node(&Arc::new(node.clone()));
                 state.queue.stir();
             }
         }

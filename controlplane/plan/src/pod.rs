@@ -221,6 +221,7 @@ impl From<PodStatus> for Status {
 fn trimmed(mut spec: PodSpec) -> PodSpec {
     let container = |container: Container| Container {
         name: container.name,
+        image: container.image,
         ports: container.ports,
         resources: container.resources,
         restart_policy: container.restart_policy,
@@ -228,7 +229,9 @@ fn trimmed(mut spec: PodSpec) -> PodSpec {
         ..Container::default()
     };
     let mut volumes = spec.volumes.take().unwrap_or_default();
-    volumes.retain(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some());
+    volumes.retain(|volume| {
+        volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.image.is_some()
+    });
     // Vectors grow to at least four items while they are deserialized; these are rebuilt with their
     // exact length.
     PodSpec {

@@ -215,7 +215,6 @@ impl Cached for Node {
     fn trim(&mut self) {
         trim_metadata(&mut self.metadata);
         if let Some(status) = self.status.as_mut() {
-            status.images = None;
             status.node_info = None;
         }
     }

@@ -5,8 +5,13 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable, claims::Exclusive,
-    filters, inter_pod_affinity::InterPodAffinity, priority, score, spread::Spread,
+    Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable,
+    claims::Exclusive,
+    filters,
+    inter_pod_affinity::InterPodAffinity,
+    priority,
+    score::{self, Images},
+    spread::Spread,
 };
 use crate::objects::{Meta as _, name, uid};
 use crate::pod::Pod;
@@ -82,12 +87,21 @@ impl SchedulerCache {
         }
         let needs = PodRequests::of(pod);
         let judge = Judge::new(self, pod, &needs, claims);
+        let images = Images::of(self, pod);
         let mut misfits: Vec<Misfit> = Vec::new();
         let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
         for (node, place) in self.nodes() {
             match judge.check(node, &self.promised(pod, name(&**node), place)) {
                 Ok(()) => {
-                    let score = score::of(pod, &needs, node, place, &judge.inter_pod_affinity, &judge.spread);
+                    let score = score::of(
+                        pod,
+                        &needs,
+                        node,
+                        place,
+                        &judge.inter_pod_affinity,
+                        &judge.spread,
+                        &images,
+                    );
                     if best.as_ref().is_none_or(|(best, _)| score < *best) {
                         best = Some((score, node));
                     }

@@ -144,6 +144,25 @@ fn counts_what_is_placed_until_it_is_lifted() {
 }
 
 #[test]
+fn prefers_the_node_that_has_the_image() {
+    let image = |name: &str| {
+        json!({ "status": {
+            "allocatable": { "cpu": "4", "memory": "8Gi", "pods": "110" },
+            "images": [{ "names": ["web@sha256:1", name], "sizeBytes": 500_000_000 }],
+        } })
+    };
+    let cache = cache(&[
+        node("n1", "4", &json!({})),
+        node("n2", "4", &image("web:1")),
+        node("n3", "4", &image("web:latest")),
+    ]);
+    let of = |image: &str| pod("a", "1", &json!({ "containers": [{ "name": "main", "image": image }] }));
+    check(&cache, &of("web:1"), &expect!["n2"]);
+    check(&cache, &of("web"), &expect!["n3"]);
+    check(&cache, &of("other"), &expect!["n1"]);
+}
+
+#[test]
 fn keeps_apart_what_wants_to_be_apart() {
     let mut cache = cache(&[node("n1", "4", &json!({})), node("n2", "4", &json!({}))]);
     let apart = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Pod, Pool};
 
-fn pod(number: u32, image: &str, node: &str) -> Pod {
+fn pod(number: u32, node: &str) -> Pod {
     serde_json::from_value(json!({
         "metadata": {
             "name": format!("web-{number}"), "namespace": "default", "uid": number.to_string(), "resourceVersion": "7",
@@ -13,7 +13,7 @@ fn pod(number: u32, image: &str, node: &str) -> Pod {
         },
         "spec": {
             "nodeName": node,
-            "containers": [{ "name": "main", "image": image, "resources": { "requests": { "cpu": "1" } } }],
+            "containers": [{ "name": "main", "image": "a", "resources": { "requests": { "cpu": "1" } } }],
             "volumes": [{ "name": format!("token-{number}"), "emptyDir": {} }],
         },
         "status": { "phase": "Running", "podIP": "10.0.0.1" },
@@ -24,7 +24,7 @@ fn pod(number: u32, image: &str, node: &str) -> Pod {
 #[test]
 fn pods_of_one_template_share_what_is_the_same() {
     let mut pool = Pool::default();
-    let (mut one, mut two) = (pod(1, "a", "n1"), pod(2, "b", "n2"));
+    let (mut one, mut two) = (pod(1, "n1"), pod(2, "n2"));
     let (before, after) = (two.clone(), &mut two);
     one.share(&mut pool);
     after.share(&mut pool);
@@ -47,7 +47,7 @@ fn pods_of_one_template_share_what_is_the_same() {
 fn what_differs_stays_apart_and_what_is_gone_is_forgotten() {
     let mut pool = Pool::default();
     for number in 0..1000 {
-        let mut pod = pod(number, "a", &format!("n{number}"));
+        let mut pod = pod(number, &format!("n{number}"));
         pod.share(&mut pool);
         assert_eq!(&*pod.node, format!("n{number}"));
     }
