@@ -175,6 +175,15 @@ impl Volumes {
             // Mounted when a container that uses it starts.
             return Ok(());
         }
+        if volume.git_repo.is_some() {
+            // The gate is off and locked (`pkg/volume/git_repo/git_repo.go`).
+            let problem = "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling \
+                           the feature-gate `GitRepoVolumeDriver`";
+            return Err(Error::SetUp {
+                volume: volume.name.clone(),
+                problem: problem.to_owned(),
+            });
+        }
         let directory = self.volume_directory(pod, volume)?;
         if is_claim(volume) {
             return claims::mount(&self.root, &self.claiming, &directory, pod, volume, sources);

@@ -394,7 +394,8 @@ fn attack_29_a_git_repository_is_no_volume() {
     let refused = prepare(&volumes, &pod, &Sources::default()).unwrap_err().to_string();
     assert_eq!(
         refused,
-        "MountVolume.SetUp failed for volume \"v\" : the kind of volume \"v\" is not supported"
+        "MountVolume.SetUp failed for volume \"v\" : git-repo volume plugin has been disabled; if necessary, it may be \
+         re-enabled by enabling the feature-gate `GitRepoVolumeDriver`"
     );
     assert!(!touched.exists() && !root.join("uid-1/volumes/v").exists());
 }

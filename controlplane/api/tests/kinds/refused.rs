@@ -249,6 +249,23 @@ fn what_the_node_agent_cannot_do_names_its_field() {
         &json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}}),
         &[&format!("spec.volumes[0].nfs: Forbidden: {node}")],
     );
+    let field = "spec.volumes[0].gitRepo";
+    for (repository, expected) in [
+        (json!({"repository": "r", "directory": "a"}), vec![]),
+        (
+            json!({"repository": "", "directory": "/a/.."}),
+            vec![
+                format!("{field}.repository: Required value"),
+                format!("{field}.directory: Invalid value: \"/a/..\": must be a relative path"),
+                format!("{field}.directory: Invalid value: \"/a/..\": must not contain '..'"),
+            ],
+        ),
+    ] {
+        let volume = json!({"name": "v", "gitRepo": repository});
+        let pod = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}});
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        refused("", "pods", &pod, &expected);
+    }
     let volume = json!({"name": "v", "hostPath": {"path": "/", "type": "X"}});
     let kinds = "\"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"";
     refused(

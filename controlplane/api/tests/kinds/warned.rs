@@ -106,6 +106,12 @@ fn pods_are_warned_of_when_they_are_new() {
     assert_eq!(updated, Vec::<String>::new());
     let plain = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "x"}]}});
     assert_eq!(new("", "pods", &plain), Vec::<String>::new());
+    let mut git = plain;
+    git["spec"]["volumes"] = json!([{"name": "v", "gitRepo": {"repository": "r"}}]);
+    assert_eq!(
+        new("", "pods", &git),
+        ["spec.volumes[0].gitRepo: deprecated in v1.11, and disabled by default in v1.33+"]
+    );
 }
 
 #[test]

@@ -82,7 +82,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.flocker.is_some(), "flocker"),
         (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
-        (volume.git_repo.is_some(), "gitRepo"),
         (volume.glusterfs.is_some(), "glusterfs"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.nfs.is_some(), "nfs"),

@@ -174,7 +174,10 @@ fn of_volume(warnings: &mut Vec<String>, volume: &Volume, path: &str) {
             volume.photon_persistent_disk.is_some(),
             "photonPersistentDisk: deprecated in v1.11, non-functional in v1.16+",
         ),
-        (volume.git_repo.is_some(), "gitRepo: deprecated in v1.11"),
+        (
+            volume.git_repo.is_some(),
+            "gitRepo: deprecated in v1.11, and disabled by default in v1.33+",
+        ),
         (
             volume.scale_io.is_some(),
             "scaleIO: deprecated in v1.16, non-functional in v1.22+",

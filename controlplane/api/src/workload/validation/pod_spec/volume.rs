@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource, ServiceAccountTokenProjection,
-    Volume, VolumeProjection,
+    DownwardAPIVolumeFile, GitRepoVolumeSource, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource,
+    ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use serde_json::Value;
 
@@ -67,6 +67,9 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(host) = &volume.host_path {
         volume_path(errors, host, &format!("{path}.hostPath"));
     }
+    if let Some(repository) = &volume.git_repo {
+        git_repository(errors, repository, &format!("{path}.gitRepo"));
+    }
     if let Some(claim) = &volume.persistent_volume_claim {
         let field = format!("{path}.persistentVolumeClaim.claimName");
         required(errors, &field, Some(&claim.claim_name));
@@ -121,6 +124,18 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(projected) = &volume.projected {
         self::projected(errors, projected, &format!("{path}.projected"));
     }
+}
+
+fn git_repository(errors: &mut Vec<Invalid>, source: &GitRepoVolumeSource, path: &str) {
+    required(errors, &format!("{path}.repository"), Some(&source.repository));
+    let (field, directory) = (
+        format!("{path}.directory"),
+        source.directory.as_deref().unwrap_or_default(),
+    );
+    if directory.starts_with('/') {
+        errors.push(Invalid::value(&field, directory, "must be a relative path"));
+    }
+    no_backsteps(errors, &field, directory);
 }
 
 /// Validates a host path.
