@@ -378,7 +378,7 @@ async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
     );
     let refused = resize("lost", "2", "2Gi").await;
     assert_eq!(refused.message(), "pods \"lost\" is forbidden: node \"none\" not found");
-    assert_eq!(resize("lost", "1", "1Gi").await.code, 200, "nothing changes");
+    assert_eq!(resize("lost", "1000m", "1024Mi").await.code, 200, "nothing changes");
     let refused = resize("foreign", "2", "2Gi").await;
     assert_eq!(
         refused.message(),
