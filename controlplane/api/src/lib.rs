@@ -8,6 +8,7 @@
 //! | [`workload`] | pods and their templates: defaults, validation, warnings, quotas, security levels |
 //! | [`kinds`] | the kinds, one file each; `kind`, `strategy`, `table`: the parts that kinds are made of |
 //! | [`registration`] | a kind with its type erased, as the server sees it; [`object`]: an object likewise |
+//! | [`zpages`] | `/statusz` and `/flagz` of a component |
 //!
 //! A kind is a row of [`KINDS`]: one file in `kinds/` that implements [`Kind`], one line in
 //! `kinds.rs`, one fixture.
@@ -21,6 +22,7 @@ pub mod strategy;
 pub mod table;
 pub mod value;
 pub mod workload;
+pub mod zpages;
 
 pub use kind::Kind;
 pub use kinds::{KINDS, Kinds, find, find_kind, is_kind};
