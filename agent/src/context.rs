@@ -95,6 +95,8 @@ pub struct Config {
     pub instance_id: Option<String>,
     /// Labels of the Node besides the usual ones.
     pub labels: BTreeMap<String, String>,
+    /// Command-line flags and their values, for `/flagz`.
+    pub flags: Vec<(String, String)>,
 }
 
 impl Config {

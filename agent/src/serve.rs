@@ -3,12 +3,11 @@
 //!
 //! * `access`, `tls`: who may ask
 //! * `logs`, `streams`: logs of containers and of the node; exec, attach and port-forward
-//! * `metrics`, `health`, `configz`, `running`: a kubelet's other endpoints
+//! * `metrics`, `health`, `running`, `zpages`: a kubelet's other endpoints
 //! * `crashes`, `milestones`, `local_path`: endpoints of our own
 //! * `socket`: the operator's socket
 
 mod access;
-mod configz;
 mod crashes;
 mod health;
 mod local_path;
@@ -19,6 +18,7 @@ mod running;
 mod socket;
 pub(crate) mod streams;
 mod tls;
+mod zpages;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -235,7 +235,9 @@ fn router(context: Arc<Context>) -> Router {
         .route("/pods/", get(running::wanted))
         .route("/runningpods", get(running::running))
         .route("/runningpods/", get(running::running))
-        .route("/configz", get(configz::answer))
+        .route("/configz", get(zpages::configz))
+        .route("/flagz", get(zpages::flagz))
+        .route("/statusz", get(zpages::statusz))
         .route("/logs", get(logs::node::root))
         .route("/logs/", get(logs::node::root))
         .route("/logs/{*path}", get(logs::node::below))

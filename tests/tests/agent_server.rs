@@ -68,13 +68,15 @@ fn ask_with(machine: &Machine, shown: &[String], method: &str, path: &str) -> an
     Ok((code.parse()?, body.to_owned()))
 }
 
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 17] = [
     "/pods",
     "/healthz",
     "/healthz/syncloop",
     "/healthz/ping?verbose",
     "/containerLogs/default/web/web",
     "/configz",
+    "/flagz",
+    "/statusz",
     "/logs",
     "/logs/",
     "/metrics",
@@ -190,6 +192,8 @@ fn attack_21_tokens(machine: &Machine) -> anyhow::Result<()> {
     for (path, parts) in [
         ("/pods", "pods proxy"),
         ("/configz", "configz proxy"),
+        ("/flagz", "configz"),
+        ("/statusz", "statusz"),
         ("/logs/", "log"),
         (STREAMS[0], "proxy"),
     ] {

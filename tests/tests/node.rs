@@ -102,6 +102,7 @@ impl World {
             secrets_in_memory: true,
             instance_id: None,
             labels: std::collections::BTreeMap::new(),
+            flags: Vec::new(),
         };
         let parts = Parts {
             client: self.client(User::new("system:node:n1", ["system:nodes", "system:authenticated"])),

@@ -293,6 +293,10 @@ fn subresources(path: &str) -> &'static [&'static str] {
         &["healthz", "proxy"]
     } else if below("/configz") {
         &["configz", "proxy"]
+    } else if below("/flagz") {
+        &["configz"]
+    } else if below("/statusz") {
+        &["statusz"]
     } else {
         &["proxy"]
     }
@@ -328,6 +332,8 @@ mod tests {
             ("/logs/", &["log"]),
             ("/runningpods/", &["pods", "proxy"]),
             ("/healthz/ping", &["healthz", "proxy"]),
+            ("/flagz", &["configz"]),
+            ("/statusz", &["statusz"]),
             ("/exec/default/web/web", &["proxy"]),
             ("/containerLogs/default/web/web", &["proxy"]),
         ] {

@@ -59,7 +59,7 @@ pub enum Answer {
 
 /// The form of a page.
 #[derive(Clone, Copy)]
-enum Form {
+enum Rendering {
     Text,
     Object {
         version: &'static str,
@@ -77,8 +77,8 @@ impl Page<'_> {
             Self::Flagz(_) => ("Flagz", "flagz"),
         };
         let (version, is_deprecated, json) = match form(accept, kind)? {
-            Form::Text => return Some(Answer::Text(self.text(component, path))),
-            Form::Object {
+            Rendering::Text => return Some(Answer::Text(self.text(component, path))),
+            Rendering::Object {
                 version,
                 is_deprecated,
                 json,
@@ -164,10 +164,10 @@ impl Status<'_> {
 }
 
 /// First form that the client accepts; text without an `Accept` header.
-fn form<'h>(accept: impl IntoIterator<Item = &'h str>, kind: &str) -> Option<Form> {
+fn form<'h>(accept: impl IntoIterator<Item = &'h str>, kind: &str) -> Option<Rendering> {
     let mut given = accept.into_iter().peekable();
     if given.peek().is_none() {
-        return Some(Form::Text);
+        return Some(Rendering::Text);
     }
     let mut clauses = given.flat_map(|value| value.split(','));
     clauses.find_map(|clause| {
@@ -175,14 +175,14 @@ fn form<'h>(accept: impl IntoIterator<Item = &'h str>, kind: &str) -> Option<For
         match parts.next()? {
             "text/plain" | "text/*" | "*/*" => parts
                 .all(|part| part.starts_with("q=") || part.eq_ignore_ascii_case("charset=utf-8"))
-                .then_some(Form::Text),
+                .then_some(Rendering::Text),
             media @ ("application/json" | "application/yaml") => {
                 let parameters: BTreeMap<&str, &str> = parts.filter_map(|part| part.split_once('=')).collect();
                 let of = |name: &str| parameters.get(name).copied();
                 let known = VERSIONS.iter().find(|(version, _)| of("v") == Some(*version));
                 let &(version, is_deprecated) = known?;
                 let fits = of("g") == Some("config.k8s.io") && of("as") == Some(kind);
-                fits.then_some(Form::Object {
+                fits.then_some(Rendering::Object {
                     version,
                     is_deprecated,
                     json: media == "application/json",

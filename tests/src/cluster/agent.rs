@@ -29,6 +29,7 @@ pub async fn run(parts: Parts, name: String, state_directory: PathBuf, cancel: C
         secrets_in_memory: false,
         instance_id: None,
         labels: BTreeMap::new(),
+        flags: Vec::new(),
     };
     let (context, events) = match agent::context(config, parts) {
         Ok(made) => made,

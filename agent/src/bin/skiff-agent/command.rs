@@ -14,8 +14,8 @@ use agent::{Config, Parts, clock, machine};
 use agent_plan::container::files::ClusterDns;
 use agent_plan::network::node_routes::Mode;
 use anyhow::Context;
-use clap::Parser;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::{ArgMatches, CommandFactory, FromArgMatches as _, Parser};
 use http::Uri;
 use image::Images;
 use kube::config::Kubeconfig;
@@ -203,10 +203,29 @@ pub(crate) struct Arguments {
     /// certificate that names the host itself, signed by whomever, is trusted for that host and no other.
     #[arg(long, value_parser = pair)]
     registry_ca: Vec<(String, String)>,
+    /// The flags above by name
+    #[arg(skip)]
+    flags: Vec<(String, String)>,
 }
 
 pub(crate) fn parse() -> Arguments {
-    Arguments::parse()
+    let matches = <Arguments as CommandFactory>::command().get_matches();
+    let mut arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    arguments.flags = flags(&matches);
+    arguments
+}
+
+/// Values of the flags, by name.
+fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
+    let options = <Arguments as CommandFactory>::command();
+    let set = options.get_arguments().filter_map(|option| {
+        let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
+        let values = values.into_iter().flatten().map(|value| value.to_string_lossy());
+        Some((option.get_long()?.to_owned(), values.collect::<Vec<_>>().join(",")))
+    });
+    let mut flags: Vec<(String, String)> = set.collect();
+    flags.sort_unstable();
+    flags
 }
 
 /// The address of an API server is none.
@@ -325,6 +344,7 @@ impl Arguments {
                 given => given.to_owned(),
             }),
             labels: self.node_label.iter().cloned().collect(),
+            flags: self.flags.clone(),
         })
     }
 
