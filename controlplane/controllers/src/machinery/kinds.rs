@@ -239,8 +239,7 @@ pub(crate) fn defined(definition: &CustomResourceDefinition) -> Option<Resource>
     let mut served = spec.versions.iter().filter(|version| version.served);
     let stored = served.clone().find(|version| version.storage);
     let version = stored.or_else(|| served.next())?;
-    let is_served = is_true(status, "Established") || is_true(status, "NamesAccepted");
-    is_served.then(|| Resource {
+    is_true(status, "Established").then(|| Resource {
         group: intern::text(&spec.group),
         version: intern::text(&version.name),
         kind: intern::text(&spec.names.kind),

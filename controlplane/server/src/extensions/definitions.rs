@@ -214,13 +214,15 @@ impl Made {
         let status = definition.status.clone().unwrap_or_default();
         let is_terminating = conditions::is_true(&status, "Terminating");
         let is_accepted = conditions::is_true(&status, "NamesAccepted");
-        let is_served = is_accepted || conditions::is_true(&status, "Established");
+        // A definition whose conversion cannot work is accepted, but not established.
+        let is_served = conditions::is_true(&status, "Established");
         let finalizers = definition.metadata.finalizers.as_deref().unwrap_or_default();
         let is_held = finalizers.iter().any(|own| own == FINALIZER);
         let accepted = status.accepted_names.unwrap_or_default();
         let own = Self {
             is_pending: (definition.metadata.deletion_timestamp.is_some() && is_held)
                 || !is_accepted
+                || !is_served
                 || accepted != definition.spec.names,
             is_terminating,
             accepted,

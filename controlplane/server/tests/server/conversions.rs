@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::definitions::{DEFINITIONS, TABS, define, tab, tabs};
+use crate::definitions::{DEFINITIONS, TABS, condition, define, tab, tabs};
 use crate::support::webhook::{MUTATING, Reply, Webhook, configure, patched};
 use crate::support::{Api, Frames, entry, managers};
 
@@ -326,4 +326,37 @@ async fn admission_sees_the_version_that_its_rules_name() {
         200
     );
     assert_eq!(api.post(EXTENTS, &object("b")).await.json()["spec"]["extent"], "4");
+}
+
+#[tokio::test]
+async fn a_kind_is_not_served_before_its_webhook_can_be_trusted() {
+    let api = Api::start().await;
+    let hook = Webhook::start(|review| success(&all(review))).await;
+    let mut definition = converted_tabs(&hook);
+    definition["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"] = json!("eA==");
+    let made = define(&api, &definition).await;
+    let established = condition(&made, "Established");
+    assert_eq!(
+        (&established["status"], &established["reason"], &established["message"]),
+        (
+            &json!("False"),
+            &json!("InvalidCABundle"),
+            &json!("The conversion webhook CABundle is invalid")
+        )
+    );
+    assert_eq!(condition(&made, "NamesAccepted")["status"], "True");
+    assert_eq!(api.get(TABS).await.code, 404);
+    let path = format!("{DEFINITIONS}/tabs.example.com");
+    let bundle = |bundle: &str| json!([{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/caBundle", "value": bundle}]);
+    let mended = api.patch(&path, "json-patch+json", &bundle(&hook.bundle)).await;
+    assert_eq!(mended.code, 200, "{}", mended.text());
+    assert_eq!(condition(&mended.json(), "Established")["status"], "True");
+    assert_eq!(api.get(TABS).await.code, 200);
+    let broken = api.patch(&path, "json-patch+json", &bundle("eA==")).await;
+    assert_eq!(broken.code, 422, "{}", broken.text());
+    assert!(
+        broken.message().contains("unable to load root certificates"),
+        "{}",
+        broken.text()
+    );
 }

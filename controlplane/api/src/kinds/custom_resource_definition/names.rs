@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionCondition, CustomResourceDefinitionNames,
-    CustomResourceDefinitionStatus,
+    CustomResourceConversion, CustomResourceDefinition, CustomResourceDefinitionCondition,
+    CustomResourceDefinitionNames, CustomResourceDefinitionStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use x509_parser::pem::Pem;
 
 use super::APPROVED;
 
@@ -59,11 +60,14 @@ pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Tim
     };
     set(&mut status, accepted, now);
     if !is_true(&status, "Established") {
-        let established = if is_accepted {
+        let established = if !is_accepted {
+            condition("Established", false, "NotAccepted", "not all names are accepted")
+        } else if definition.spec.conversion.as_ref().is_some_and(has_bad_bundle) {
+            let message = "The conversion webhook CABundle is invalid";
+            condition("Established", false, "InvalidCABundle", message)
+        } else {
             let message = "the initial names have been accepted";
             condition("Established", true, "InitialNamesAccepted", message)
-        } else {
-            condition("Established", false, "NotAccepted", "not all names are accepted")
         };
         set(&mut status, established, now);
     }
@@ -79,6 +83,15 @@ pub fn settle(definition: &mut CustomResourceDefinition, taken: &Taken, now: Tim
         set(&mut status, conformant, now);
     }
     definition.status = Some(status);
+}
+
+/// True if a conversion's webhook has a CA bundle without a certificate (`ValidateCABundle` of
+/// `staging/src/k8s.io/apiserver/pkg/util/webhook/validation.go`).
+pub(super) fn has_bad_bundle(conversion: &CustomResourceConversion) -> bool {
+    let webhook = conversion.webhook.as_ref();
+    let client = webhook.and_then(|webhook| webhook.client_config.as_ref());
+    let bundle = client.and_then(|client| client.ca_bundle.as_ref());
+    bundle.is_some_and(|own| !own.0.is_empty() && !Pem::iter_from_buffer(&own.0).any(|pem| pem.is_ok()))
 }
 
 type Conflict = Option<(&'static str, String)>;

@@ -13,7 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use serde_json::json;
 
 use super::APPROVED;
-use super::names::{Approval, approval_of, is_protected, is_true};
+use super::names::{Approval, approval_of, has_bad_bundle, is_protected, is_true};
 use crate::value::invalid::Invalid;
 use crate::value::names::{dns1035_label, dns1123_subdomain};
 use crate::workload::validation::{immutable, one_of};
@@ -64,12 +64,12 @@ pub(super) fn spec(definition: &CustomResourceDefinition, old: Option<&CustomRes
     let missing = required.into_iter().filter(|(_, is_missing)| *is_missing);
     errors.extend(missing.map(|(name, _)| Invalid::required(format!("spec.names.{name}"), "")));
     names_at(&mut errors, "spec.names", &spec.names);
-    let is_established = |definition: &CustomResourceDefinition| {
-        let status = definition.status.as_ref();
-        status.is_some_and(|status| is_true(status, "Established"))
+    let keeps_bundle = |old: &CustomResourceDefinition| {
+        let is_established = old.status.as_ref().is_some_and(|status| is_true(status, "Established"));
+        is_established && !old.spec.conversion.as_ref().is_some_and(has_bad_bundle)
     };
     if let Some(own) = &spec.conversion {
-        conversion::check(&mut errors, own, old.is_some_and(is_established));
+        conversion::check(&mut errors, own, old.is_some_and(keeps_bundle));
     }
     errors
 }

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceConversion, ServiceReference};
 use serde_json::json;
 
+use crate::kinds::custom_resource_definition::names::has_bad_bundle;
 use crate::value::invalid::Invalid;
 use crate::value::names::{dns1035_label, dns1123_subdomain};
 use crate::workload::validation::one_of;
 
-pub(super) fn check(errors: &mut Vec<Invalid>, conversion: &CustomResourceConversion, is_established: bool) {
+/// `keeps_bundle` tells that a CA bundle without a certificate would break what is served.
+pub(super) fn check(errors: &mut Vec<Invalid>, conversion: &CustomResourceConversion, keeps_bundle: bool) {
     const CLIENT: &str = "spec.conversion.webhookClientConfig";
     const VERSIONS: &str = "spec.conversion.conversionReviewVersions";
     one_of(
@@ -40,8 +42,7 @@ pub(super) fn check(errors: &mut Vec<Invalid>, conversion: &CustomResourceConver
         Some((None, Some(own))) => service(errors, &format!("{CLIENT}.service"), own),
     }
     let bundle = client.and_then(|client| client.ca_bundle.as_ref());
-    let certificates = |bytes: &[u8]| x509_parser::pem::Pem::iter_from_buffer(bytes).any(|pem| pem.is_ok());
-    if let Some(bundle) = bundle.filter(|own| is_established && !own.0.is_empty() && !certificates(&own.0)) {
+    if let Some(bundle) = bundle.filter(|_| keeps_bundle && has_bad_bundle(conversion)) {
         let shown = format!("{:?}", bundle.0);
         let detail = "unable to load root certificates: unable to parse bytes as PEM block";
         errors.push(Invalid::rendered(format!("{CLIENT}.caBundle"), shown, detail));
