@@ -291,6 +291,10 @@ fn a_volume_outlives_its_claim_as_its_policy_says() {
     .assert_eq(&plan(&with("Delete", "Bound", ""), Claim::Gone));
     expect![""].assert_eq(&plan(&with("Retain", "Released", ""), Claim::Gone));
     expect![""].assert_eq(&plan(&with("Delete", "Released", "skiff.dev/local-path"), Claim::Gone));
+    let mut written = (*with("Delete", "Released", "")).clone();
+    let source = json!({ "driver": "disk.example.com", "volumeHandle": "d-1" });
+    written.spec.as_mut().unwrap().csi = serde_json::from_value(source).unwrap();
+    expect![""].assert_eq(&plan(&written, Claim::Gone));
     expect![[r#"patch PersistentVolume v/status (VolumeFailedDelete: host_path deleter only supports /tmp/.+ but received provided /data): {"metadata":{},"status":{"message":"host_path deleter only supports /tmp/.+ but received provided /data","phase":"Failed","reason":null}}"#]]
         .assert_eq(&plan(&with("Delete", "Released", ""), Claim::Gone));
     let elsewhere = claim("data", &json!({ "spec": { "volumeName": "w" } }));

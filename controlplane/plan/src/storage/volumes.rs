@@ -12,6 +12,9 @@ use crate::{
     step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, Target, VOLUMES},
 };
 
+/// Annotation with the CSI driver that has taken over the volumes of a built-in one.
+const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+
 /// State of the claim that a volume refers to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Claim<'a> {
@@ -105,7 +108,7 @@ fn release(plan: &mut Plan, volume: &PersistentVolume, now: Timestamp) {
 fn reclaim(volume: &PersistentVolume, now: Timestamp) -> Vec<Step> {
     let (reason, message) = match policy(volume) {
         "Retain" => return Vec::new(),
-        "Delete" if provisioner(volume).is_some_and(|name| !name.starts_with("kubernetes.io/")) => return Vec::new(),
+        "Delete" if is_deleted_elsewhere(volume) => return Vec::new(),
         "Delete" => ("VolumeFailedDelete", undeletable(volume)),
         "Recycle" => (
             "VolumeFailedRecycle",
@@ -117,6 +120,18 @@ fn reclaim(volume: &PersistentVolume, now: Timestamp) -> Vec<Step> {
         ),
     };
     enter(volume, "Failed", Some(&message), Some(reason), now)
+}
+
+/// True if the driver of the volume deletes it (`findDeletablePlugin`,
+/// `pkg/controller/volume/persistentvolume/pv_controller.go`).
+fn is_deleted_elsewhere(volume: &PersistentVolume) -> bool {
+    match provisioner(volume).filter(|name| !name.is_empty()) {
+        Some(name) => !name.starts_with("kubernetes.io/"),
+        None => {
+            let spec = volume.spec.as_ref();
+            annotation(&volume.metadata, MIGRATED_TO).is_some() || spec.is_some_and(|spec| spec.csi.is_some())
+        }
+    }
 }
 
 fn undeletable(volume: &PersistentVolume) -> String {
