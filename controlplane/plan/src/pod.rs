@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Pod as Whole, PodCondition, PodSpec, PodStatus},
+    api::core::v1::{Container, ContainerStatus, Pod as Whole, PodCondition, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
     jiff::Timestamp,
 };
@@ -81,8 +81,8 @@ pub struct Status {
     pub unscheduled: Option<Box<Unscheduled>>,
     /// The nominated node.
     pub nominated: Option<Box<str>>,
-    /// Highest restart count of its containers.
-    pub restarts: i32,
+    /// Highest restart counts of its containers and of its sidecars.
+    pub restarts: (i32, i32),
 }
 
 /// The condition `PodScheduled`, when it is not True.
@@ -140,11 +140,12 @@ impl From<Whole> for Pod {
         let told = told.and_then(|(spec, status)| api::pod::as_told(spec, status));
         let mut spec = told.or(whole.spec);
         let node = spec.as_mut().and_then(|spec| spec.node_name.take()).unwrap_or_default();
+        let status = whole.status.map(|status| Status::of(status, spec.as_ref()));
         Self {
             metadata: whole.metadata.into(),
             spec: spec.map(|spec| Arc::new(trimmed(spec))),
             node: node.into(),
-            status: whole.status.map(Status::from).unwrap_or_default(),
+            status: status.unwrap_or_default(),
             attempt,
         }
     }
@@ -172,8 +173,8 @@ impl From<ObjectMeta> for Metadata {
     }
 }
 
-impl From<PodStatus> for Status {
-    fn from(whole: PodStatus) -> Self {
+impl Status {
+    fn of(whole: PodStatus, spec: Option<&PodSpec>) -> Self {
         let conditions = whole.conditions.unwrap_or_default();
         let find = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
         let since = |condition: &PodCondition| condition.last_transition_time.as_ref().map(|time| time.0);
@@ -188,7 +189,15 @@ impl From<PodStatus> for Status {
             addresses.extend(whole.pod_ip);
         }
         addresses.retain(|address| !address.is_empty());
+        let init_containers = spec
+            .and_then(|spec| spec.init_containers.as_deref())
+            .unwrap_or_default();
+        let is_sidecar = |status: &&ContainerStatus| {
+            let mut same = init_containers.iter().filter(|own| own.name == status.name);
+            same.any(api::pod::is_sidecar)
+        };
         let containers = whole.container_statuses.unwrap_or_default();
+        let init_statuses = whole.init_container_statuses.unwrap_or_default();
         let failed = whole.phase.as_deref() == Some("Failed");
         Self {
             evicted: failed && whole.reason.as_deref() == Some("Evicted"),
@@ -212,9 +221,16 @@ impl From<PodStatus> for Status {
                 .map(String::into_boxed_str),
             phase: whole.phase.unwrap_or_default().into(),
             addresses: addresses.into_iter().map(String::into_boxed_str).collect(),
-            restarts: containers.iter().map(|status| status.restart_count).max().unwrap_or(0),
+            restarts: (
+                most_restarts(containers.iter()),
+                most_restarts(init_statuses.iter().filter(is_sidecar)),
+            ),
         }
     }
+}
+
+fn most_restarts<'a>(statuses: impl Iterator<Item = &'a ContainerStatus>) -> i32 {
+    statuses.map(|status| status.restart_count).max().unwrap_or(0)
 }
 
 /// Trims a spec to the fields that plans read.

@@ -31,7 +31,7 @@ type Worth<'a> = (
     u8,
     bool,
     Reverse<Option<Timestamp>>,
-    Reverse<i32>,
+    Reverse<(i32, i32)>,
     Reverse<Option<Timestamp>>,
     &'a str,
 );

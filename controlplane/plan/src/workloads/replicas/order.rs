@@ -17,7 +17,7 @@ struct Worth<'a> {
     cost: i32,
     doubled: Reverse<usize>,
     ready_for: u32,
-    restarts: Reverse<i32>,
+    restarts: Reverse<(i32, i32)>,
     age: u32,
     uid: &'a str,
 }

@@ -24,7 +24,7 @@ fn set(replicas: i32) -> ReplicaSet {
     .unwrap()
 }
 
-/// `name node phase ready`; pods whose name begins with `free` have no owner.
+/// `name node phase ready restarts=N sidecar=N`; pods whose name begins with `free` have no owner.
 fn pod(text: &str) -> Pod {
     let words: Vec<&str> = text.split(' ').collect();
     let owner =
@@ -40,16 +40,29 @@ fn pod(text: &str) -> Pod {
         .iter()
         .find_map(|word| word.strip_prefix("made="))
         .unwrap_or("00:00:00");
+    let count = |key: &str| {
+        let found = words.iter().find_map(|word| word.strip_prefix(key));
+        found.map_or(0, |text| text.parse().unwrap())
+    };
+    let (restarts, of_sidecar): (i32, i32) = (count("restarts="), count("sidecar="));
     serde_json::from_value(json!({
         "metadata": {
             "name": words[0], "namespace": "default", "uid": words[0], "labels": { "app": "web" },
             "creationTimestamp": format!("2026-01-01T{made}Z"), "deletionTimestamp": deleted,
             "ownerReferences": if words[0].starts_with("free") { json!([]) } else { owner },
         },
-        "spec": { "nodeName": node, "containers": [] },
-        "status": { "phase": words[2], "conditions": [{
-            "type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] },
+        "spec": {
+            "nodeName": node, "containers": [],
+            "initContainers": [{ "name": "first" }, { "name": "beside", "restartPolicy": "Always" }],
+        },
+        "status": {
+            "phase": words[2],
+            "conditions": [{ "type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+            "containerStatuses": [{ "name": "main", "restartCount": restarts }],
+            "initContainerStatuses": [
+                { "name": "first", "restartCount": 9 }, { "name": "beside", "restartCount": of_sidecar },
+            ],
+        },
     }))
     .unwrap()
 }
@@ -105,6 +118,17 @@ fn gives_up_what_is_worth_least() {
     );
     gone(
         &["a n1 Running", "b n1 Running ready"],
+        expect!["delete Pod a (SuccessfulDelete: Deleted pod: {})"],
+    );
+    gone(
+        &[
+            "a n1 Running ready restarts=1",
+            "b n2 Running ready restarts=1 sidecar=1",
+        ],
+        expect!["delete Pod b (SuccessfulDelete: Deleted pod: {})"],
+    );
+    gone(
+        &["a n1 Running ready restarts=1", "b n2 Running ready sidecar=2"],
         expect!["delete Pod a (SuccessfulDelete: Deleted pod: {})"],
     );
     check(
