@@ -6,6 +6,7 @@ mod scope;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::object::Object;
@@ -33,6 +34,11 @@ const STATED: [&str; 6] = [
 ];
 /// Infix of a storage class's quota names, after the class's name.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+/// Suffix of the quota name of a device class, after the class's name.
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// Number of devices that a request for all of them counts as: the most that a claim can get
+/// (`AllocationResultsMaxSize` of `pkg/apis/resource/types.go`).
+const ALL_DEVICES: i64 = 32;
 
 /// `count/pods`, `count/deployments.apps`
 pub fn count_name(group: &str, plural: &str) -> String {
@@ -49,7 +55,7 @@ pub fn is_about(group: &str, plural: &str, name: &str) -> bool {
         return name == count_name(group, plural);
     }
     if !group.is_empty() {
-        return false;
+        return (group, plural) == ("resource.k8s.io", "resourceclaims") && name.ends_with(DEVICES);
     }
     if name == plural {
         return plural == "pods" || COUNTED.contains(&plural);
@@ -84,6 +90,8 @@ pub fn usage(group: &str, plural: &str, object: &dyn Object) -> Resources {
         of_service(service, &mut usage);
     } else if let Some(claim) = object.downcast_ref::<PersistentVolumeClaim>() {
         of_claim(claim, &mut usage);
+    } else if let Some(claim) = object.downcast_ref::<ResourceClaim>() {
+        of_devices(claim, &mut usage);
     }
     usage
 }
@@ -146,6 +154,11 @@ fn of_claim(claim: &PersistentVolumeClaim, usage: &mut Resources) {
         .as_ref()
         .and_then(|resources| resources.requests.as_ref());
     let storage = requests.and_then(|requests| requests.get("storage")).map(Quantity::of);
+    // An expansion that was taken back may have allocated more (`getStorageUsage` of
+    // `pkg/quota/v1/evaluator/core/persistent_volume_claims.go`).
+    let status = claim.status.as_ref();
+    let allocated = status.and_then(|status| status.allocated_resources.as_ref()?.get("storage"));
+    let storage = storage.max(storage.and(allocated.map(Quantity::of)));
     let annotations = claim.metadata.annotations.as_ref();
     let class = annotations
         .and_then(|annotations| annotations.get("volume.beta.kubernetes.io/storage-class"))
@@ -158,6 +171,36 @@ fn of_claim(claim: &PersistentVolumeClaim, usage: &mut Resources) {
         usage.insert(format!("{class}{OF_CLASS}persistentvolumeclaims"), Quantity::units(1));
         if let Some(storage) = storage {
             usage.insert(format!("{class}{OF_CLASS}requests.storage"), storage);
+        }
+    }
+}
+
+/// Adds the devices of a claim: of a request with alternatives the most of each class
+/// (`pkg/quota/v1/evaluator/core/resource_claims.go`).
+fn of_devices(claim: &ResourceClaim, usage: &mut Resources) {
+    let requests = claim
+        .spec
+        .devices
+        .as_ref()
+        .and_then(|devices| devices.requests.as_ref());
+    for request in requests.into_iter().flatten() {
+        let exactly = request.exactly.iter();
+        let exactly = exactly.map(|own| (&own.device_class_name, &own.allocation_mode, own.count));
+        let choices = request.first_available.iter().flatten();
+        let choices = choices.map(|own| (&own.device_class_name, &own.allocation_mode, own.count));
+        let mut most: BTreeMap<&String, i64> = BTreeMap::new();
+        for (class, mode, count) in exactly.chain(choices) {
+            let devices = match mode.as_deref() {
+                Some("ExactCount") => count.unwrap_or(0),
+                Some("All") => ALL_DEVICES,
+                Some(_) | None => 0,
+            };
+            let known = most.entry(class).or_default();
+            *known = devices.max(*known);
+        }
+        for (class, devices) in most {
+            let sum = usage.entry(format!("{class}{DEVICES}")).or_insert(Quantity::ZERO);
+            *sum = sum.plus(Quantity::units(devices));
         }
     }
 }
@@ -211,15 +254,24 @@ pub fn unstated<'a>(object: &dyn Object, names: impl Iterator<Item = &'a str>) -
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
+    use k8s_openapi::api::resource::v1::ResourceClaim;
     use serde_json::{Value, json};
 
     use super::{covers, is_about, unstated, usage};
     use crate::kind::Kind;
 
     fn taken<K: crate::object::Object + serde::de::DeserializeOwned>(plural: &str, object: Value) -> String {
+        taken_of::<K>("", plural, object)
+    }
+
+    fn taken_of<K: crate::object::Object + serde::de::DeserializeOwned>(
+        group: &str,
+        plural: &str,
+        object: Value,
+    ) -> String {
         let object: K = serde_json::from_value(object).unwrap();
-        let usage = usage("", plural, &object);
-        assert!(usage.keys().all(|name| is_about("", plural, name)), "{usage:?}");
+        let usage = usage(group, plural, &object);
+        assert!(usage.keys().all(|name| is_about(group, plural, name)), "{usage:?}");
         let texts: Vec<String> = usage.iter().map(|(name, amount)| format!("{name}={amount}")).collect();
         texts.join(" ")
     }
@@ -245,6 +297,36 @@ mod tests {
             taken::<PersistentVolumeClaim>("persistentvolumeclaims", claim),
             "count/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 \
              fast.storageclass.storage.k8s.io/requests.storage=1Gi persistentvolumeclaims=1 requests.storage=1Gi"
+        );
+    }
+
+    #[test]
+    fn a_claim_takes_the_storage_that_was_allocated() {
+        for (allocated, expected) in [("2Gi", "2Gi"), ("1", "1Gi")] {
+            let claim = json!({
+                "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+                "status": {"allocatedResources": {"storage": allocated}},
+            });
+            assert_eq!(
+                taken::<PersistentVolumeClaim>("persistentvolumeclaims", claim),
+                format!("count/persistentvolumeclaims=1 persistentvolumeclaims=1 requests.storage={expected}")
+            );
+        }
+    }
+
+    #[test]
+    fn a_claim_takes_devices_of_classes() {
+        let some = |count: i64| json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count});
+        let all = json!({"deviceClassName": "gpu", "allocationMode": "All"});
+        let other = json!({"deviceClassName": "nic", "allocationMode": "ExactCount", "count": 1});
+        let claim = json!({"spec": {"devices": {"requests": [
+            {"exactly": some(2)},
+            {"firstAvailable": [all, other, some(4)]},
+        ]}}});
+        assert_eq!(
+            taken_of::<ResourceClaim>("resource.k8s.io", "resourceclaims", claim),
+            "count/resourceclaims.resource.k8s.io=1 gpu.deviceclass.resource.k8s.io/devices=34 \
+             nic.deviceclass.resource.k8s.io/devices=1"
         );
     }
 
