@@ -16,7 +16,6 @@ pub(crate) use self::validation::validate_spec;
 use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
-use crate::value::quantity::Quantity as Amount;
 use crate::workload::pod::defaults::{amounts, set_claim_defaults, text};
 use crate::workload::warnings;
 
@@ -129,20 +128,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
-        let capacity = self.status.as_ref().and_then(|status| status.capacity.as_ref());
-        for (name, text) in capacity.into_iter().flatten() {
-            let amount = Amount::of(text);
-            if amount.is_negative() {
-                let field = format!("status.capacity[{name}]");
-                errors.push(Invalid::value(
-                    field,
-                    amount.value(),
-                    "must be a valid resource quantity",
-                ));
-            }
-        }
-        errors
+        self.status.as_ref().map(validation::status).unwrap_or_default()
     }
 }
 

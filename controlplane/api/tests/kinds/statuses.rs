@@ -246,3 +246,29 @@ fn jobs_end_once_and_whole() {
         ]
     );
 }
+
+#[test]
+fn claims_expand_their_storage() {
+    let status = json!({"status": {
+        "capacity": {"storage": "-1"},
+        "allocatedResourceStatuses": {"cpu": "NodeResizePending", "storage": "ControllerResizeFailed"},
+        "allocatedResources": {"cpu": "1", "storage": "-1"},
+    }});
+    status_refused(
+        "",
+        "persistentvolumeclaims",
+        &status,
+        &[
+            "status.capacity[storage]: Invalid value: -1: must be a valid resource quantity",
+            "status.allocatedResourceStatuses: Unsupported value: \"cpu\": supported values: \"storage\"",
+            "status.allocatedResourceStatuses: Unsupported value: \"storage\": supported values: \"ControllerResizeInProgress\", \"ControllerResizeInfeasible\", \"NodeResizeInProgress\", \"NodeResizeInfeasible\", \"NodeResizePending\"",
+            "status.allocatedResources: Unsupported value: \"cpu\": supported values: \"storage\"",
+            "status.allocatedResources[storage]: Invalid value: -1: must be a valid resource quantity",
+        ],
+    );
+    let expanding = json!({"status": {
+        "allocatedResourceStatuses": {"example.com/iops": "NodeResizePending", "storage": "NodeResizeInfeasible"},
+        "allocatedResources": {"example.com/iops": "1", "storage": "2Gi"},
+    }});
+    status_refused("", "persistentvolumeclaims", &expanding, &[]);
+}

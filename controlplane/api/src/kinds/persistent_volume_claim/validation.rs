@@ -1,16 +1,29 @@
 //! Validation of claims.
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, PersistentVolumeClaimStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{ANNOTATION, annotated, volume};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::value::quantity::Quantity as Amount;
+use crate::workload::validation::resources::is_native;
 use crate::workload::validation::selector::label_selector;
 use crate::workload::validation::{IMMUTABLE, difference, each, immutable, one_of_or_none, required};
 
 const FIXED: &str =
     "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+
+/// States of the expansion of a resource.
+const EXPANSION: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
@@ -88,6 +101,60 @@ fn class_may_differ(
         let field = format!("metadata.annotations[{ANNOTATION}]");
         errors.push(Invalid::value(field, now.unwrap_or_default(), IMMUTABLE));
     }
+}
+
+/// Validates a status, also of an expansion (`ValidatePersistentVolumeClaimStatusUpdate` of
+/// `pkg/apis/core/validation/validation.go`).
+pub(super) fn status(status: &PersistentVolumeClaimStatus) -> Vec<Invalid> {
+    let mut errors = Vec::new();
+    amounts(
+        &mut errors,
+        status.capacity.as_ref(),
+        "status.capacity",
+        |_errors, _name| true,
+    );
+    let path = "status.allocatedResourceStatuses";
+    for (name, state) in status.allocated_resource_statuses.iter().flatten() {
+        resource(&mut errors, name, path);
+        if !EXPANSION.contains(&state.as_str()) {
+            // Upstream shows the resource.
+            errors.push(Invalid::not_supported(path, name, &EXPANSION));
+        }
+    }
+    let path = "status.allocatedResources";
+    amounts(
+        &mut errors,
+        status.allocated_resources.as_ref(),
+        path,
+        |errors, name| resource(errors, name, path),
+    );
+    errors
+}
+
+/// Validates amounts, except for those whose names `is_known` refuses.
+fn amounts(
+    errors: &mut Vec<Invalid>,
+    amounts: Option<&BTreeMap<String, Quantity>>,
+    path: &str,
+    is_known: impl Fn(&mut Vec<Invalid>, &str) -> bool,
+) {
+    for (name, text) in amounts.into_iter().flatten() {
+        let amount = Amount::of(text);
+        if is_known(errors, name) && amount.is_negative() {
+            let detail = "must be a valid resource quantity";
+            errors.push(Invalid::value(format!("{path}[{name}]"), amount.value(), detail));
+        }
+    }
+}
+
+/// Validates the name of a resource that a claim can have allocated.
+fn resource(errors: &mut Vec<Invalid>, name: &str, path: &str) -> bool {
+    let before = errors.len();
+    each(errors, path, name, names::qualified_name(name));
+    if errors.len() == before && is_native(name) && name != "storage" {
+        errors.push(Invalid::not_supported(path, name, &["storage"]));
+    }
+    errors.len() == before
 }
 
 /// Validates a claim's spec at any path.
