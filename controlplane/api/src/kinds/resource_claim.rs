@@ -42,19 +42,7 @@ impl Kind for ResourceClaim {
     }
 
     fn validate_status(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = Vec::new();
-        let (Some(new), Some(old)) = (&self.status, &old.status) else {
-            return errors;
-        };
-        let consumers = new.reserved_for.as_deref().unwrap_or_default();
-        if !consumers.is_empty() && new.allocation.is_none() {
-            let detail = "may not be specified when `allocated` is not set";
-            errors.push(Invalid::forbidden("status.reservedFor", detail));
-        }
-        if old.allocation.is_some() && new.allocation.is_some() {
-            immutable(&mut errors, "status.allocation", &new.allocation, &old.allocation);
-        }
-        errors
+        validation::status(self, &old.status.clone().unwrap_or_default())
     }
 }
 

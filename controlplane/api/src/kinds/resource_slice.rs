@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 
+use super::resource_claim::validation::{limit, pool as pool_name};
 use crate::kind::{Field, Kind};
 use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, immutable, required};
+use crate::workload::validation::{each, immutable, internal, node_selector};
 
 impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;
@@ -62,11 +63,7 @@ impl Kind for ResourceSlice {
 fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
     csi_driver(errors, "spec.driver", &spec.driver);
     let pool = &spec.pool;
-    if required(errors, "spec.pool.name", Some(&pool.name)) {
-        for part in pool.name.split('/') {
-            each(errors, "spec.pool.name", part, names::dns1123_subdomain(part));
-        }
-    }
+    pool_name(errors, "spec.pool.name", &pool.name);
     if pool.resource_slice_count <= 0 {
         let detail = "must be greater than zero";
         errors.push(Invalid::value(
@@ -80,6 +77,11 @@ fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
         errors.push(Invalid::value("spec.pool.generation", pool.generation, detail));
     }
 }
+
+/// Maximum number of devices in a slice.
+const DEVICES: usize = 128;
+/// The same where a device has taints, counters or lists of values.
+const ADVANCED_DEVICES: usize = 64;
 
 /// Validates that exactly one field selects the nodes, and that the names of devices are unique.
 fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
@@ -96,7 +98,16 @@ fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
             each(errors, "spec.nodeName", name, names::dns1123_subdomain(name));
         }
     }
-    set.extend(spec.node_selector.as_ref().map(|_| "`nodeSelector`"));
+    if let Some(selector) = &spec.node_selector {
+        set.push("`nodeSelector`");
+        node_selector(errors, selector, "spec.nodeSelector");
+        let terms = &selector.node_selector_terms;
+        if terms.len() != 1 {
+            let shown = internal::node_selector_terms(terms);
+            let detail = "must have exactly one node selector term";
+            errors.push(Invalid::rendered("spec.nodeSelector.nodeSelectorTerms", shown, detail));
+        }
+    }
     for (flag, name) in [
         (spec.all_nodes, "allNodes"),
         (spec.per_device_node_selection, "perDeviceNodeSelection"),
@@ -123,7 +134,36 @@ fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
             ));
         }
     }
+    devices(errors, spec);
+}
+
+fn is_advanced(device: &Device) -> bool {
+    device.taints.as_ref().is_some_and(|taints| !taints.is_empty())
+        || device
+            .consumes_counters
+            .as_ref()
+            .is_some_and(|counters| !counters.is_empty())
+        || device.attributes.iter().flatten().any(|(_, own)| {
+            own.bools.is_some() || own.ints.is_some() || own.strings.is_some() || own.versions.is_some()
+        })
+}
+
+/// Validates the number and the names of devices.
+fn devices(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
+    if spec.shared_counters.is_some() && spec.devices.is_some() {
+        let detail = "only one of `sharedCounters` or `devices` is allowed";
+        errors.push(Invalid::value("spec", "", detail));
+    }
     let devices = spec.devices.as_deref().unwrap_or_default();
+    let most = if devices.iter().any(is_advanced) {
+        ADVANCED_DEVICES
+    } else {
+        DEVICES
+    };
+    limit(errors, "spec.devices", devices.len(), most);
+    if devices.len() > most {
+        return;
+    }
     let mut seen = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
         let field = format!("spec.devices[{index}]");

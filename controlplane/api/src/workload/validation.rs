@@ -21,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub(crate) use self::pod_spec::affinity::{unique_tolerations, volume_node_affinity};
+pub(crate) use self::pod_spec::affinity::{node_selector, unique_tolerations, volume_node_affinity};
 pub(crate) use self::pod_spec::volume::volume_path;
 use crate::value::invalid::Invalid;
 use crate::value::names;

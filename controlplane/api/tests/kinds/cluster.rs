@@ -4,6 +4,7 @@ use controlplane_api::find;
 use serde_json::json;
 
 use crate::refused::{refused, texts, update_refused, with};
+use crate::rules::status_refused;
 
 #[test]
 fn nodes() {
@@ -162,4 +163,86 @@ fn devices() {
     let spec = r#"{"devices":{"requests":[{"exactly":{"allocationMode":"ExactCount","count":1,"deviceClassName":"c"},"name":"cpu"}]}}"#;
     let expected = format!("spec: Invalid value: {spec}: field is immutable");
     update_refused(GROUP, "resourceclaims", &other, &[&expected]);
+}
+
+#[test]
+fn slices_and_classes_of_devices() {
+    for (plural, patch, expected) in [
+        (
+            "resourceslices",
+            json!({"spec": {"nodeName": null, "nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["a/b"]},
+            ]}]}}}),
+            "spec.nodeSelector.nodeSelectorTerms[0].matchExpressions[0].values[0]: Invalid value: \"a/b\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+        ),
+        (
+            "resourceslices",
+            json!({"spec": {"devices": vec![json!({"name": "a"}); 129]}}),
+            "spec.devices: Too many: 129: must have at most 128 items",
+        ),
+        (
+            "deviceclasses",
+            json!({"spec": {"config": [{"opaque": {"driver": "a.b", "parameters": "text"}}]}}),
+            "spec.config[0].opaque.parameters: Invalid value: \"<value omitted>\": must be a valid JSON object",
+        ),
+        (
+            "deviceclasses",
+            json!({"spec": {"config": [{"opaque": {"driver": "a.b", "parameters": {"a": "b".repeat(10 << 10)}}}]}}),
+            "spec.config[0].opaque.parameters: Too long: may not be more than 10240 bytes",
+        ),
+    ] {
+        refused("resource.k8s.io", plural, &patch, &[expected]);
+    }
+}
+
+#[test]
+fn statuses_of_device_claims() {
+    let consumer = |name: &str| json!({"resource": "pods", "name": name, "uid": "u"});
+    let result =
+        |request: &str, pool: &str| json!({"request": request, "driver": "a.b", "pool": pool, "device": "gpu-0"});
+    for (status, expected) in [
+        (
+            json!({"reservedFor": [consumer("a")]}),
+            vec!["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"],
+        ),
+        (
+            json!({"allocation": {}, "reservedFor": [consumer("a"), consumer("")]}),
+            vec![
+                "status.reservedFor[1].name: Required value",
+                "status.reservedFor[1]: Duplicate value: \"u\"",
+            ],
+        ),
+        (
+            json!({"allocation": {}, "reservedFor": vec![consumer("a"); 257]}),
+            vec!["status.reservedFor: Too many: 257: must have at most 256 items"],
+        ),
+        (
+            json!({"allocation": {"devices": {"results": [result("gpu", "pool"), result("cpu", "")]}}}),
+            vec![
+                "status.allocation.devices.results[1].request: Invalid value: \"cpu\": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'",
+                "status.allocation.devices.results[1].pool: Required value",
+            ],
+        ),
+        (
+            json!({"allocation": {"devices": {"config": [
+                {"source": "FromPod", "requests": ["gpu"], "opaque": {"driver": "a.b", "parameters": {"a": 1}}},
+            ]}}}),
+            vec![
+                "status.allocation.devices.config[0].source: Unsupported value: \"FromPod\": supported values: \"FromClaim\", \"FromClass\"",
+            ],
+        ),
+        (
+            json!({"allocation": {"nodeSelector": {"nodeSelectorTerms": []}}}),
+            vec![
+                "status.allocation.nodeSelector.nodeSelectorTerms: Required value: must have at least one node selector term",
+            ],
+        ),
+    ] {
+        status_refused(
+            "resource.k8s.io",
+            "resourceclaims",
+            &json!({ "status": status }),
+            &expected,
+        );
+    }
 }

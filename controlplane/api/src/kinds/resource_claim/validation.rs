@@ -1,17 +1,22 @@
 //! Validation of device claims at any path.
 
 use k8s_openapi::api::resource::v1::{
-    DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
+    AllocationResult, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
+    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus,
 };
 
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, required};
+use crate::workload::validation::{each, immutable, node_selector, one_of, required};
 
 /// Maximum number of requests, constraints or configurations of a claim, and of selectors of a
 /// request.
 const LIMIT: usize = 32;
+/// Maximum number of consumers of a claim.
+const CONSUMERS: usize = 256;
+/// Maximum size of a text for a driver, in bytes.
+const LONGEST: usize = 10 << 10;
 /// Maximum number of alternatives of a request.
 const CHOICES: usize = 8;
 
@@ -50,7 +55,7 @@ pub(super) fn validate(claim: &DeviceClaim, path: &str) -> Vec<Invalid> {
     errors
 }
 
-fn limit(errors: &mut Vec<Invalid>, field: &str, count: usize, limit: usize) {
+pub(in crate::kinds) fn limit(errors: &mut Vec<Invalid>, field: &str, count: usize, limit: usize) {
     if count > limit {
         errors.push(Invalid::too_many(field, count, limit));
     }
@@ -108,7 +113,6 @@ fn class(errors: &mut Vec<Invalid>, name: &str, path: &str) {
 
 /// Validates device selectors. The driver's allocator evaluates their expressions.
 pub(in crate::kinds) fn selectors(errors: &mut Vec<Invalid>, all: Option<&[DeviceSelector]>, path: &str) {
-    const LONGEST: usize = 10 << 10;
     let all = all.unwrap_or_default();
     let field = format!("{path}.selectors");
     limit(errors, &field, all.len(), LIMIT);
@@ -149,26 +153,117 @@ fn constraint(errors: &mut Vec<Invalid>, own: &DeviceConstraint, known: &[Device
     }
 }
 
-/// Validates references to requests, or to an alternative of a request.
+/// Validates references to requests.
 fn references(errors: &mut Vec<Invalid>, all: Option<&[String]>, known: &[DeviceRequest], path: &str) {
-    const NAME: &str =
-        "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
     let all = all.unwrap_or_default();
     limit(errors, path, all.len(), LIMIT);
     for (index, own) in all.iter().enumerate() {
-        let (name, choice) = own
-            .split_once('/')
-            .map_or((own.as_str(), None), |(name, choice)| (name, Some(choice)));
-        let found = known
-            .iter()
-            .find(|request| request.name == name)
-            .is_some_and(|request| {
-                let mut choices = request.first_available.iter().flatten();
-                choice.is_none_or(|choice| choices.any(|one| one.name == choice))
-            });
-        if !found {
-            errors.push(Invalid::value(format!("{path}[{index}]"), own, NAME));
+        reference(errors, own, known, &format!("{path}[{index}]"));
+    }
+}
+
+/// Validates a reference to a request, or to an alternative of a request.
+fn reference(errors: &mut Vec<Invalid>, own: &str, known: &[DeviceRequest], field: &str) {
+    const NAME: &str =
+        "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+    let (name, choice) = own
+        .split_once('/')
+        .map_or((own, None), |(name, choice)| (name, Some(choice)));
+    let found = known
+        .iter()
+        .find(|request| request.name == name)
+        .is_some_and(|request| {
+            let mut choices = request.first_available.iter().flatten();
+            choice.is_none_or(|choice| choices.any(|one| one.name == choice))
+        });
+    if !found {
+        errors.push(Invalid::value(field, own, NAME));
+    }
+}
+
+/// Validates the name of a pool of devices.
+pub(in crate::kinds) fn pool(errors: &mut Vec<Invalid>, field: &str, name: &str) {
+    if required(errors, field, Some(name)) {
+        for part in name.split('/') {
+            each(errors, field, part, names::dns1123_subdomain(part));
         }
+    }
+}
+
+/// Validates a status (`validateResourceClaimStatusUpdate` of
+/// `pkg/apis/resource/validation/validation.go`).
+pub(super) fn status(claim: &ResourceClaim, old: &ResourceClaimStatus) -> Vec<Invalid> {
+    const RESERVED: &str = "status.reservedFor";
+    let mut errors = Vec::new();
+    let Some(new) = &claim.status else { return errors };
+    let consumers = new.reserved_for.as_deref().unwrap_or_default();
+    reservations(&mut errors, consumers, RESERVED);
+    let known = old.reserved_for.as_deref().unwrap_or_default();
+    let is_deleted = claim.metadata.deletion_timestamp.is_some();
+    if !consumers.is_empty() && new.allocation.is_none() {
+        let detail = "may not be specified when `allocated` is not set";
+        errors.push(Invalid::forbidden(RESERVED, detail));
+    } else if is_deleted && !consumers.iter().all(|own| known.contains(own)) {
+        let detail = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+        errors.push(Invalid::forbidden(RESERVED, detail));
+    }
+    match (&new.allocation, &old.allocation) {
+        (Some(_), Some(_)) => immutable(&mut errors, "status.allocation", &new.allocation, &old.allocation),
+        (Some(own), None) => {
+            let devices = claim.spec.devices.as_ref();
+            let requests = devices.and_then(|devices| devices.requests.as_deref());
+            allocation(&mut errors, own, requests.unwrap_or_default(), "status.allocation");
+        }
+        (None, _) => {}
+    }
+    errors
+}
+
+/// Validates the consumers of a claim.
+fn reservations(errors: &mut Vec<Invalid>, all: &[ResourceClaimConsumerReference], path: &str) {
+    limit(errors, path, all.len(), CONSUMERS);
+    if all.len() > CONSUMERS {
+        return;
+    }
+    for (index, own) in all.iter().enumerate() {
+        for (name, value) in [("resource", &own.resource), ("name", &own.name), ("uid", &own.uid)] {
+            required(errors, &format!("{path}[{index}].{name}"), Some(value));
+        }
+    }
+    for (index, own) in all.iter().enumerate() {
+        if all.iter().take(index).any(|earlier| earlier.uid == own.uid) {
+            errors.push(Invalid::duplicate(format!("{path}[{index}]"), &own.uid));
+        }
+    }
+}
+
+/// Validates a new allocation.
+fn allocation(errors: &mut Vec<Invalid>, own: &AllocationResult, known: &[DeviceRequest], path: &str) {
+    let devices = own.devices.clone().unwrap_or_default();
+    let results = devices.results.unwrap_or_default();
+    let field = format!("{path}.devices.results");
+    limit(errors, &field, results.len(), LIMIT);
+    for (index, result) in results.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        reference(errors, &result.request, known, &format!("{field}.request"));
+        csi_driver(errors, &format!("{field}.driver"), &result.driver);
+        pool(errors, &format!("{field}.pool"), &result.pool);
+        let name = &result.device;
+        each(errors, &format!("{field}.device"), name, names::dns1123_label(name));
+    }
+    let config = devices.config.unwrap_or_default();
+    let field = format!("{path}.devices.config");
+    // That of the class and that of the claim.
+    limit(errors, &field, config.len(), 2 * LIMIT);
+    for (index, own) in config.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let sources = ["FromClaim", "FromClass"];
+        one_of(errors, &format!("{field}.source"), Some(&own.source), &sources);
+        references(errors, own.requests.as_deref(), known, &format!("{field}.requests"));
+        opaque(errors, own.opaque.as_ref(), &field);
+    }
+    if let Some(selector) = &own.node_selector {
+        node_selector(errors, selector, &format!("{path}.nodeSelector"));
     }
 }
 
@@ -179,8 +274,15 @@ pub(in crate::kinds) fn opaque(errors: &mut Vec<Invalid>, own: Option<&OpaqueDev
         None => errors.push(Invalid::required(path, "")),
         Some(own) => {
             csi_driver(errors, &format!("{path}.driver"), &own.driver);
-            if own.parameters.0.is_null() {
-                errors.push(Invalid::required(format!("{path}.parameters"), ""));
+            let field = format!("{path}.parameters");
+            let parameters = &own.parameters.0;
+            if parameters.to_string().len() > LONGEST {
+                errors.push(Invalid::too_long(field, LONGEST));
+            } else if parameters.is_null() {
+                errors.push(Invalid::required(field, ""));
+            } else if !parameters.is_object() {
+                let detail = "must be a valid JSON object";
+                errors.push(Invalid::value(field, "<value omitted>", detail));
             }
         }
     }

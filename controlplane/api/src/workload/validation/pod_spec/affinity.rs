@@ -45,7 +45,7 @@ pub(super) fn affinity(errors: &mut Vec<Invalid>, affinity: &Affinity, path: &st
 }
 
 /// Validates a node selector: a node must match one of its terms.
-fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str) {
+pub(crate) fn node_selector(errors: &mut Vec<Invalid>, selector: &NodeSelector, path: &str) {
     let path = format!("{path}.nodeSelectorTerms");
     if selector.node_selector_terms.is_empty() {
         errors.push(Invalid::required(
