@@ -185,7 +185,7 @@ impl Checker<'_> {
         let found = match &of {
             Type::Map(_, values) => (**values).clone(),
             Type::Object(object) => {
-                if let Some(field) = object.fields.get(field) {
+                if let Some(field) = object.field(field) {
                     field.schema.as_type()
                 } else {
                     self.issue(at, format!("undefined field '{field}'"));

@@ -97,6 +97,15 @@ pub struct Field {
 /// Largest body of a request (`k8s.io/apiserver/pkg/apis/cel/config.go`).
 pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 
+impl ObjectSchema {
+    /// The field with a name. A reserved word need not be escaped (`FindStructFieldType` of
+    /// `k8s.io/apiserver/pkg/cel/types.go`).
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        let escaped = || is_reserved(name).then(|| self.fields.get(&format!("__{name}__")));
+        self.fields.get(name).or_else(|| escaped().flatten())
+    }
+}
+
 impl Schema {
     /// A schema for any value.
     pub const fn any() -> Self {
@@ -162,7 +171,7 @@ pub fn escape(name: &str) -> Option<String> {
     if first.is_ascii_digit() || !allowed(first) || !characters.all(allowed) {
         return None;
     }
-    if RESERVED.contains(&name) || matches!(name, "true" | "false" | "null" | "in") {
+    if is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     Some(
@@ -171,4 +180,8 @@ pub fn escape(name: &str) -> Option<String> {
             .replace('-', "__dash__")
             .replace('/', "__slash__"),
     )
+}
+
+fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name) || matches!(name, "true" | "false" | "null" | "in")
 }

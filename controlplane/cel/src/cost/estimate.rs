@@ -253,7 +253,7 @@ impl<'s> Estimator<'_, 's> {
 
     fn field(of: &Shown<'s>, name: &str) -> Shown<'s> {
         match of.schema.map(|schema| &schema.shape) {
-            Some(Shape::Object(object)) => Shown::of(object.fields.get(name).map(|field| &field.schema)),
+            Some(Shape::Object(object)) => Shown::of(object.field(name).map(|field| &field.schema)),
             // Upstream considers fields only, not the values of maps.
             _ => Shown::default(),
         }

@@ -319,7 +319,7 @@ impl<'a> Map<'a> {
             }
             (Form::Json(entries, Fields::Object(object)), Key::String(name)) => {
                 // A null field is treated as absent.
-                let field = object.fields.get(&**name)?;
+                let field = object.field(name)?;
                 let value = entries.get(&field.json).filter(|value| !value.is_null())?;
                 Some(view(value, Some(&field.schema)))
             }

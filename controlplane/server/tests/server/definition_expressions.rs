@@ -309,3 +309,21 @@ async fn a_real_definition_is_taken_and_asked() {
     let made = api.post(path, &gateway(json!([http("a")]))).await;
     assert_eq!(made.code, 201, "{}", made.text());
 }
+
+#[tokio::test]
+async fn reserved_words_name_fields() {
+    let mut definition = ruled(&[(SPEC, json!([{"rule": "self.namespace != self.__for__"}]))]);
+    let properties = format!("/spec/versions/0/schema/openAPIV3Schema{SPEC}/properties");
+    let properties = definition.pointer_mut(&properties).unwrap();
+    for name in ["namespace", "for"] {
+        properties[name] = json!({"type": "string", "maxLength": 9});
+    }
+    let api = Api::start().await;
+    define(&api, &definition).await;
+    let made = api.post(TABS, &tab("a", &json!({"namespace": "a", "for": "b"}))).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    refused(
+        &api.post(TABS, &tab("b", &json!({"namespace": "b", "for": "b"}))).await,
+        "Tab.example.com \"b\" is invalid: spec: Invalid value: failed rule: self.namespace != self.__for__",
+    );
+}

@@ -62,7 +62,9 @@ async fn the_status_warns_of_expressions_that_do_not_fit_what_is_matched() {
         ]),
         "{status:#}"
     );
-    let change = json!({"spec": {"validations": [{"expression": "has(object.metadata.labels)"}]}});
+    // A reserved word is a name of a field, too.
+    let expression = "has(object.metadata.labels) || object.metadata.namespace == 'a'";
+    let change = json!({"spec": {"validations": [{"expression": expression}]}});
     assert_eq!(api.patch(&path, "merge-patch+json", &change).await.code, 200);
     eventually(&api, &path, |answer| answer.json()["status"]["observedGeneration"] == 2).await;
     let status = api.get(&path).await.json()["status"].clone();
