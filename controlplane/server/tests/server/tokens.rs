@@ -303,7 +303,8 @@ async fn attack_22_a_node_gets_tokens_of_its_own_pods_only() {
         (
             "n1",
             with(own(&uid), "audiences", json!(["vault"])),
-            "audience \"vault\" not found in pod spec volume",
+            "audience \"vault\" not found in pod spec volume, system:node:n1 is not authorized to request tokens for \
+             this audience",
         ),
         (
             "n1",
@@ -314,6 +315,45 @@ async fn attack_22_a_node_gets_tokens_of_its_own_pods_only() {
         let answer = ask(node, spec).await;
         assert_eq!(answer.code.as_u16(), 403, "{because}: {}", answer.text());
         assert!(answer.message().contains(because), "{}", answer.message());
+    }
+}
+
+#[tokio::test]
+async fn a_node_gets_tokens_for_the_drivers_of_its_pods() {
+    let api = start().await;
+    let driver = json!({"metadata": {"name": "disk.example.com"}, "spec": {"tokenRequests": [{"audience": "vault"}]}});
+    let volume = json!({"metadata": {"name": "v"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+        "csi": {"driver": "disk.example.com", "volumeHandle": "v"},
+    }});
+    let claim = json!({"metadata": {"name": "c"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "volumeName": "v",
+    }});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "serviceAccountName": "robot", "nodeName": "n1", "containers": [{"name": "c", "image": "i"}],
+        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}],
+    }});
+    let mut uid = String::new();
+    for (path, object) in [
+        ("/apis/storage.k8s.io/v1/csidrivers", driver),
+        ("/api/v1/persistentvolumes", volume),
+        ("/api/v1/namespaces/default/persistentvolumeclaims", claim),
+        ("/api/v1/namespaces/default/pods", pod),
+    ] {
+        let made = api.post(path, &object).await;
+        assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+        made.json()["metadata"]["uid"].as_str().unwrap().clone_into(&mut uid);
+    }
+    for (audience, code) in [("vault", 201), ("elsewhere", 403)] {
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
+        let spec = json!({"boundObjectRef": bound, "audiences": [audience]});
+        let asked = Request::post(TOKENS)
+            .header("content-type", "application/json")
+            .body(request(&spec).to_string().into())
+            .unwrap();
+        let user = User::new("system:node:n1", ["system:nodes"]);
+        let answer = collect(api.send_as(user, asked).await).await;
+        assert_eq!(answer.code.as_u16(), code, "{}", answer.text());
     }
 }
 

@@ -9,11 +9,14 @@ use api::certificate::{NODE_CLIENT, NODE_SERVING, Request};
 use api::pod::References;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequestSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec, Taint};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, PodSpec, Taint, Volume};
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::storage::v1::CSIDriver;
+use serde::de::DeserializeOwned;
 use store::{Entry, Key};
 
 use crate::authn;
+use crate::authz::escalation::is_allowed;
 use crate::authz::{self, node::is_bound};
 use crate::request::context::Context;
 use crate::request::failure::{Failure, GroupResource, Target};
@@ -135,9 +138,7 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
             "node {asking:?} must not set blockOwnerDeletion on an owner reference"
         ));
     }
-    let key = Key::new("", "nodes", "", asking).ok();
-    let node = key.and_then(|key| context.store().get(&key));
-    let node: Option<Node> = node.and_then(|node| serde_json::from_slice(&node.bytes).ok());
+    let node: Option<Node> = read(context, ("", "nodes", "", asking));
     let uid = node.and_then(|node| node.metadata.uid).unwrap_or_default();
     if owner.uid != uid {
         let found = &owner.uid;
@@ -387,8 +388,58 @@ fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> R
         .filter_map(|source| source.service_account_token.as_ref());
     let mut mounted = tokens.map(|token| token.audience.as_deref().unwrap_or_default());
     let own = authn::audiences(&context.server);
-    if mounted.any(|audience| audience == wanted || (audience.is_empty() && own.contains(wanted))) {
+    if mounted.any(|audience| audience == wanted || (audience.is_empty() && own.contains(wanted)))
+        || has_driver_for(context, pod, wanted)
+    {
         return Ok(());
     }
-    refuse(format!("audience {wanted:?} not found in pod spec volume"))
+    let asked = authz::Resource {
+        resource: wanted,
+        namespace: &context.info.namespace,
+        name: &context.info.name,
+        ..authz::Resource::default()
+    };
+    if is_allowed(context, "request-serviceaccounts-token-audience", asked) {
+        return Ok(());
+    }
+    refuse(format!(
+        "audience {wanted:?} not found in pod spec volume, {} is not authorized to request tokens for this audience",
+        context.user.name
+    ))
+}
+
+/// True if the CSI driver of a volume of the pod gets tokens for the audience.
+fn has_driver_for(context: &Context, pod: &Pod, audience: &str) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| {
+        let driver = driver_of(context, pod, volume);
+        let driver = driver.and_then(|name| read::<CSIDriver>(context, ("storage.k8s.io", "csidrivers", "", &name)));
+        let mut requests = driver
+            .into_iter()
+            .flat_map(|driver| driver.spec.token_requests)
+            .flatten();
+        requests.any(|request| request.audience == audience)
+    })
+}
+
+/// Name of the CSI driver of a volume, which its claim may have.
+fn driver_of(context: &Context, pod: &Pod, volume: &Volume) -> Option<String> {
+    let claim = match (&volume.ephemeral, &volume.persistent_volume_claim) {
+        (Some(_), _) => format!("{}-{}", pod.metadata.name.as_deref()?, volume.name),
+        (None, Some(own)) => own.claim_name.clone(),
+        (None, None) => return Some(volume.csi.as_ref()?.driver.clone()),
+    };
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let claim: PersistentVolumeClaim = read(context, ("", "persistentvolumeclaims", namespace, &claim))?;
+    let volume: PersistentVolume = read(context, ("", "persistentvolumes", "", &claim.spec?.volume_name?))?;
+    Some(volume.spec?.csi?.driver)
+}
+
+/// The object with a group, plural, namespace and name.
+fn read<T: DeserializeOwned>(
+    context: &Context,
+    (group, plural, namespace, name): (&str, &str, &str, &str),
+) -> Option<T> {
+    let entry = context.store().get(&Key::new(group, plural, namespace, name).ok()?)?;
+    serde_json::from_slice(&entry.bytes).ok()
 }
