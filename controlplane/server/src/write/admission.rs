@@ -142,7 +142,12 @@ const MUTATING: &[(&str, Mutating)] = &[
 ];
 
 /// Steps that upstream leaves to the kinds' strategies and allocators, after admission.
-const ALLOCATING: &[Mutating] = &[service::allocate, certificates::note, namespace::check_admin_access];
+const ALLOCATING: &[Mutating] = &[
+    service::allocate,
+    certificates::note,
+    namespace::check_admin_access,
+    classes::date_phase,
+];
 
 const VALIDATING: &[(&str, Validating)] = &[
     ("CertificateApproval", certificates::check),

@@ -1,5 +1,7 @@
 //! Classes of claims, Ingresses and pods.
 
+use std::time::Duration;
+
 use crate::support::{Api, pod};
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -149,4 +151,32 @@ async fn claims_of_devices_of_others_need_a_label_of_their_namespace() {
         .await;
     assert_eq!(labeled.code, StatusCode::OK, "{}", labeled.text());
     made(&api, path, &claim).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_dates_the_phase_of_a_volume() {
+    let api = Api::start().await;
+    let volume = json!({"metadata": {"name": "v"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/data"},
+    }});
+    let volume = made(&api, "/api/v1/persistentvolumes", &volume).await;
+    let begun = &volume["status"]["lastPhaseTransitionTime"];
+    assert_eq!(*begun, volume["metadata"]["creationTimestamp"]);
+    tokio::time::advance(Duration::from_mins(1)).await;
+    let since = async |status: Value| {
+        let path = "/api/v1/persistentvolumes/v/status";
+        let answer = api.patch(path, "merge-patch+json", &json!({ "status": status })).await;
+        assert_eq!(answer.code, StatusCode::OK, "{}", answer.text());
+        answer.json()["status"]["lastPhaseTransitionTime"].clone()
+    };
+    assert_eq!(
+        since(json!({"message": "m", "lastPhaseTransitionTime": null})).await,
+        *begun
+    );
+    assert_ne!(since(json!({"phase": "Available"})).await, *begun);
+    let told = json!("2030-01-01T00:00:00Z");
+    assert_eq!(
+        since(json!({"phase": "Released", "lastPhaseTransitionTime": told})).await,
+        told
+    );
 }

@@ -1,15 +1,15 @@
-//! Classes: default `StorageClass` and `IngressClass`, expansion of claims, and overhead and
-//! scheduling of a `RuntimeClass`.
+//! Classes: default `StorageClass` and `IngressClass`, expansion of claims and phases of volumes,
+//! and overhead and scheduling of a `RuntimeClass`.
 
 use std::collections::BTreeMap;
 
 use api::Object;
 use api::quantity::Quantity;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PodSpec};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PodSpec};
 use k8s_openapi::api::networking::v1::{Ingress, IngressClass};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::de::DeserializeOwned;
 use store::{Key, Prefix};
 
@@ -55,6 +55,28 @@ fn default_class<K: DeserializeOwned + k8s_openapi::Metadata<Ty = ObjectMeta>>(
             .then(a.name.cmp(&b.name))
     });
     defaults.into_iter().next()?.name
+}
+
+/// Sets the time of a volume's phase where a new status leaves it as it was (`PrepareForUpdate` of
+/// `pkg/registry/core/persistentvolume/strategy.go`).
+#[expect(clippy::unnecessary_wraps, reason = "a step of the chain")]
+pub(super) fn date_phase(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(), Failure> {
+    let new = object.as_any_mut().downcast_mut::<PersistentVolume>();
+    let old = review
+        .old
+        .and_then(|old| old.as_any().downcast_ref::<PersistentVolume>());
+    let (Part::Status, Some(new), Some(old)) = (review.part, new, old) else {
+        return Ok(());
+    };
+    let before = old.status.clone().unwrap_or_default();
+    let (status, since) = (new.status.get_or_insert_default(), before.last_phase_transition_time);
+    let is_told = status.last_phase_transition_time.is_some();
+    if status.phase == before.phase {
+        status.last_phase_transition_time = status.last_phase_transition_time.take().or(since);
+    } else if !is_told || status.last_phase_transition_time == since {
+        status.last_phase_transition_time = Some(Time(review.context.now()));
+    }
+    Ok(())
 }
 
 /// `DefaultStorageClass`
