@@ -6,6 +6,7 @@ mod summary;
 mod update;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::kind::{Field, Kind, Subresource};
 use crate::table::{Column, Shown, age_column, or};
@@ -161,7 +162,7 @@ impl Kind for Pod {
         self.status = Some(PodStatus {
             phase: Some("Pending".to_owned()),
             qos_class: Some(qos(spec).to_owned()),
-            conditions: gated.then(|| vec![gated_condition()]),
+            conditions: gated.then(|| vec![gated_condition(self.metadata.creation_timestamp.clone())]),
             ..PodStatus::default()
         });
         label_keys::merge(self);
@@ -262,8 +263,9 @@ fn keep_generations(new: &mut PodStatus, old: &PodStatus) {
     }
 }
 
-fn gated_condition() -> PodCondition {
+fn gated_condition(since: Option<Time>) -> PodCondition {
     PodCondition {
+        last_transition_time: since,
         type_: "PodScheduled".to_owned(),
         status: "False".to_owned(),
         reason: Some("SchedulingGated".to_owned()),

@@ -26,6 +26,19 @@ fn required(terms: &Value) -> Value {
 }
 
 #[test]
+fn a_gated_pod_waits_from_its_creation_on() {
+    let row = find("", "v1", "pods").unwrap();
+    let mut new = gated(None);
+    new["metadata"] = json!({"creationTimestamp": "2026-01-01T00:00:00Z"});
+    let mut pod = with(row, &new);
+    row.prepare_create(pod.as_mut());
+    let pod: Value = serde_json::from_slice(&pod.to_json()).unwrap();
+    let condition = &pod["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "SchedulingGated");
+    assert_eq!(condition["lastTransitionTime"], "2026-01-01T00:00:00Z");
+}
+
+#[test]
 fn a_gated_pod_may_be_narrowed_to_fewer_nodes() {
     const TERMS: &str = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
     let one = required(&json!([{"matchExpressions": [key("a")]}]));
