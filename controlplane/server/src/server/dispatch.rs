@@ -248,7 +248,7 @@ async fn elsewhere(
     remote: &aggregation::Remote,
     (mut parts, body): (Parts, Body),
     user: &User,
-    (turn, outcome): (Turn, &Outcome),
+    (turn, outcome): (Turn, &mut Outcome),
 ) -> Result<Response, Failure> {
     let lasting = turn.lasts || tunnel::is_wanted(&parts.headers);
     let (body, is_whole, _room) = if lasting || !turn.outside {

@@ -80,6 +80,8 @@ pub(crate) struct Flow {
 pub(crate) struct Admitted {
     _running: Running,
     _seat: Option<Seat>,
+    /// Time in a queue; zero for a request that did not wait.
+    pub(crate) waited: Duration,
 }
 
 impl FlowControl {
@@ -125,6 +127,7 @@ impl FlowControl {
             return Ok(Admitted {
                 _running: running(),
                 _seat: None,
+                waited: Duration::ZERO,
             });
         };
         let shares = flow.schema.distinguisher.is_some();
@@ -134,6 +137,7 @@ impl FlowControl {
                 return Ok(Admitted {
                     _running: running(),
                     _seat: Some(seat),
+                    waited: Duration::ZERO,
                 });
             }
             Start::Refused(refused) => refused,
@@ -142,12 +146,14 @@ impl FlowControl {
                 let began = Instant::now();
                 let limit = limit.map_or(WAIT, |limit| WAIT.min(limit / PART));
                 let seat = tokio::time::timeout(limit, waiting.seat()).await.ok().flatten();
-                numbers.waited(seat.is_some(), began.elapsed());
+                let waited = began.elapsed();
+                numbers.waited(seat.is_some(), waited);
                 match seat {
                     Some(seat) => {
                         return Ok(Admitted {
                             _running: running(),
                             _seat: Some(seat),
+                            waited,
                         });
                     }
                     None => Rejection::TimeOut,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Waker, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -118,13 +119,14 @@ impl Recording {
         if let Some(info) = refused {
             self.outcome.info = info;
         }
+        let queued = self.outcome.queued;
         let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, at);
         if let Some(failure) = failure {
             let status = failure.status();
             record.response_object.get_or_insert_with(|| encode(&status));
             record.failure = Some(Box::new(status));
         }
-        note_latency(&mut record);
+        note_latency(&mut record, queued);
         Some(record)
     }
 }
@@ -140,11 +142,16 @@ impl Drop for Recording {
 
 /// Annotates the record of a slow request other than a watch when its answer is complete
 /// (`writeLatencyToAnnotation`, `apiserver/pkg/endpoints/filters/audit.go`).
-fn note_latency(record: &mut Record) {
+fn note_latency(record: &mut Record, queued: Duration) {
     let took = record.staged.duration_since(record.received);
     if record.stage == Stage::ResponseComplete && record.verb != "watch" && took > SLOW {
         let took = api::duration::text(i64::try_from(took.as_nanos()).unwrap_or(i64::MAX));
         record.annotations.push(("apiserver.latency.k8s.io/total".into(), took));
+        if !queued.is_zero() {
+            let queued = api::duration::text(i64::try_from(queued.as_nanos()).unwrap_or(i64::MAX));
+            let name = "apiserver.latency.k8s.io/apf-queue-wait";
+            record.annotations.push((name.into(), queued));
+        }
     }
 }
 
@@ -196,7 +203,7 @@ impl Drop for End {
         if let Some(mut record) = self.record.take() {
             record.stage = Stage::ResponseComplete;
             record.staged = (self.clock)();
-            note_latency(&mut record);
+            note_latency(&mut record, Duration::ZERO);
             self.sink.record(record);
         }
     }
@@ -212,6 +219,8 @@ pub(crate) struct Outcome {
     pub(crate) annotations: Vec<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
     pub(crate) flow: Option<Flow>,
+    /// Time in a queue of the flow's level.
+    pub(crate) queued: Duration,
 }
 
 /// Attributes of the request for the audit log.
@@ -317,6 +326,8 @@ impl Trail {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use k8s_openapi::jiff::Timestamp;
 
     use super::note_latency;
@@ -324,15 +335,20 @@ mod tests {
 
     #[test]
     fn slow_requests_are_annotated() {
-        let told = |verb: &str, received: i64| {
+        let noted = |verb: &str, received: i64, queued: Duration| {
             let mut record = record(verb, "pods");
             record.received = Timestamp::from_microsecond(received).unwrap();
-            note_latency(&mut record);
-            let (name, text) = record.annotations.pop()?;
+            note_latency(&mut record, queued);
+            record.annotations.pop()
+        };
+        let told = |verb: &str, received: i64| {
+            let (name, text) = noted(verb, received, Duration::ZERO)?;
             (name == "apiserver.latency.k8s.io/total").then_some(text)
         };
         assert_eq!(told("get", 1_790_000_000_000_001).as_deref(), Some("999.999ms"));
         assert_eq!(told("get", 1_790_000_000_500_001), None, "fast");
         assert_eq!(told("watch", 1_790_000_000_000_001), None);
+        let (name, text) = noted("get", 1_790_000_000_000_001, Duration::from_millis(2)).unwrap();
+        assert_eq!((&*name, &*text), ("apiserver.latency.k8s.io/apf-queue-wait", "2ms"));
     }
 }

@@ -69,11 +69,13 @@ impl Turn {
     ///
     /// # Errors
     /// 429
-    pub(super) async fn seat(&self, shared: &Shared, outcome: &Outcome) -> Result<Option<Admitted>, Failure> {
+    pub(super) async fn seat(&self, shared: &Shared, outcome: &mut Outcome) -> Result<Option<Admitted>, Failure> {
         let Some(flow) = &outcome.flow else { return Ok(None) };
         let reads = outcome.info.is_read();
         let now = (shared.options.clock)().as_second();
-        shared.flow.enter(flow, (reads, self.limit), now).await.map(Some)
+        let admitted = shared.flow.enter(flow, (reads, self.limit), now).await?;
+        outcome.queued = admitted.waited;
+        Ok(Some(admitted))
     }
 
     /// Waits for the whole body; the share keeps its memory counted.
