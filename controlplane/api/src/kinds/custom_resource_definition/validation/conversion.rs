@@ -10,7 +10,8 @@ use crate::value::invalid::Invalid;
 use crate::value::names::{dns1035_label, dns1123_subdomain};
 use crate::workload::validation::one_of;
 
-/// `keeps_bundle` tells that a CA bundle without a certificate would break what is served.
+/// Validates a conversion. With `keeps_bundle` a CA bundle without a certificate is refused: it
+/// would break what is served.
 pub(super) fn check(errors: &mut Vec<Invalid>, conversion: &CustomResourceConversion, keeps_bundle: bool) {
     const CLIENT: &str = "spec.conversion.webhookClientConfig";
     const VERSIONS: &str = "spec.conversion.conversionReviewVersions";
