@@ -39,6 +39,8 @@ async fn server() -> Webhook {
                     {"name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder",
                      "verbs": ["get", "list"], "shortNames": ["fl"]},
                     {"name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["get"]},
+                    {"name": "pods/requests", "singularName": "", "namespaced": true, "kind": "MetricValueList",
+                     "verbs": ["get"]},
                 ]}),
             ),
             path if path.ends_with("/away") => Reply::Raw(307, vec![("location", "https://10.0.0.1/".into())], Vec::new()),
@@ -121,6 +123,11 @@ async fn a_server_behind_a_service_serves_its_group_version() {
             "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "Flunder"},
             "subresources": [{"subresource": "status", "verbs": ["get"],
                 "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "Flunder"}}],
+        }, {
+            "resource": "pods", "singularResource": "", "scope": "Namespaced", "verbs": [],
+            "responseKind": {"group": "", "version": "", "kind": ""},
+            "subresources": [{"subresource": "requests", "verbs": ["get"],
+                "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "MetricValueList"}}],
         }]}])
     );
     assert_eq!(api.delete(OWN, "").await.code, 200);

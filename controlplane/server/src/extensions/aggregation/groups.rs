@@ -51,11 +51,12 @@ impl Added {
         }
     }
 
-    /// The resources of an `APIResourceList` in the aggregated form.
+    /// The resources of an `APIResourceList` in the aggregated form. A subresource without its resource, as metrics of
+    /// objects are listed, gets one without verbs (`ConvertGroupVersionIntoToDiscovery`, `pkg/endpoints/installer.go`).
     fn aggregated(&self, list: &Value) -> Vec<Value> {
         let rows = list.get("resources").and_then(Value::as_array);
         let mut resources: Vec<(String, Value)> = Vec::new();
-        let mut subresources: Vec<(String, Value)> = Vec::new();
+        let mut subresources: Vec<(String, &str, Value)> = Vec::new();
         for row in rows.into_iter().flatten() {
             let own = |key: &str, default: &str| match text(row, key) {
                 "" => default.to_owned(),
@@ -73,13 +74,13 @@ impl Added {
                     row.get("verbs").cloned().unwrap_or_else(|| json!([])),
                 ),
             ]);
-            if let Some((parent, name)) = text(row, "name").split_once('/') {
-                members.insert("subresource".to_owned(), name.into());
-                subresources.push((parent.to_owned(), Value::Object(members)));
-                continue;
-            }
             let is_namespaced = row.get("namespaced").and_then(Value::as_bool) == Some(true);
             let scope = if is_namespaced { "Namespaced" } else { "Cluster" };
+            if let Some((parent, name)) = text(row, "name").split_once('/') {
+                members.insert("subresource".to_owned(), name.into());
+                subresources.push((parent.to_owned(), scope, Value::Object(members)));
+                continue;
+            }
             members.insert("resource".to_owned(), text(row, "name").into());
             members.insert("scope".to_owned(), scope.into());
             members.insert("singularResource".to_owned(), text(row, "singularName").into());
@@ -88,7 +89,14 @@ impl Added {
             }
             resources.push((text(row, "name").to_owned(), Value::Object(members)));
         }
-        for (parent, own) in subresources {
+        for (parent, scope, own) in subresources {
+            if !resources.iter().any(|(name, _)| *name == parent) {
+                let kind = json!({"group": "", "version": "", "kind": ""});
+                let made = json!({
+                    "resource": parent, "scope": scope, "singularResource": "", "verbs": [], "responseKind": kind,
+                });
+                resources.push((parent.clone(), made));
+            }
             let found = resources.iter_mut().find(|(name, _)| *name == parent);
             if let Some(members) = found.and_then(|(_, resource)| resource.as_object_mut()) {
                 let all = members.entry("subresources").or_insert_with(|| json!([]));
