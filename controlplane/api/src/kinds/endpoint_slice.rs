@@ -39,16 +39,15 @@ impl Kind for EndpointSlice {
         errors
     }
 
-    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let warning = "spec.addressType: FQDN endpoints are deprecated";
-        let warns = self.address_type == "FQDN";
+        let warns = self.address_type == "FQDN" && old.is_none();
         warns.then(|| warning.to_owned()).into_iter().collect()
     }
 
     fn spec_changed(&self, old: &Self) -> bool {
         (&self.ports, &self.endpoints, &self.address_type) != (&old.ports, &old.endpoints, &old.address_type)
             || self.metadata.labels != old.metadata.labels
-            || self.metadata.annotations != old.metadata.annotations
     }
 }
 

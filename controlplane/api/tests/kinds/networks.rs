@@ -328,3 +328,19 @@ fn endpoints_that_were_let_in_may_stay() {
     assert!(errors(of("2001:DB8::1", "y")).is_empty());
     assert_eq!(errors(of("2001:DB8::2", "y")).len(), 1);
 }
+
+#[test]
+fn a_slices_labels_count_for_its_generation_and_its_annotations_do_not() {
+    let row = find("discovery.k8s.io", "v1", "endpointslices").unwrap();
+    let generation = |metadata: Value| {
+        let of = |metadata: &Value| {
+            let slice = json!({"addressType": "IPv4", "endpoints": [], "metadata": metadata});
+            with(row, &slice)
+        };
+        let (old, mut new) = (of(&json!({"generation": 1})), of(&metadata));
+        row.prepare_update(new.as_mut(), old.as_ref());
+        new.metadata().generation
+    };
+    assert_eq!(generation(json!({"annotations": {"a": "b"}})), Some(1));
+    assert_eq!(generation(json!({"labels": {"a": "b"}})), Some(2));
+}
