@@ -9,6 +9,7 @@ use crate::value::names::dns1123_subdomain;
 use crate::value::quantity::{Quantity, canonicalize};
 use crate::workload::validation::selector::label_selector;
 use crate::workload::validation::{each, immutable};
+use crate::workload::warnings::old_label;
 
 impl Kind for CSIStorageCapacity {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -27,6 +28,23 @@ impl Kind for CSIStorageCapacity {
     fn set_defaults(&mut self) {
         self.capacity.iter_mut().for_each(canonicalize);
         self.maximum_volume_size.iter_mut().for_each(canonicalize);
+    }
+
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let topology = self.node_topology.as_ref();
+        let expressions = topology.and_then(|topology| topology.match_expressions.as_deref());
+        let labels = topology.and_then(|topology| topology.match_labels.as_ref());
+        let expressions = expressions.unwrap_or_default().iter().enumerate();
+        let of_expressions = expressions.filter_map(|(index, expression)| {
+            let message = old_label(&expression.key)?;
+            let path = format!("nodeTopology.matchExpressions[{index}].key");
+            Some(format!("{path}: {} is {message}", expression.key))
+        });
+        let of_labels = labels.into_iter().flatten().filter_map(|(label, _)| {
+            let message = old_label(label)?;
+            Some(format!("nodeTopology.matchLabels.{label}: {message}"))
+        });
+        of_expressions.chain(of_labels).collect()
     }
 
     fn validate(&self) -> Vec<Invalid> {

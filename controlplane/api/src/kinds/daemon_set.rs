@@ -123,8 +123,10 @@ impl Kind for DaemonSet {
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let mut warnings = Vec::new();
-        let is_same = old.is_some_and(|old| old.metadata.generation == self.metadata.generation);
-        if let Some(spec) = self.spec.as_ref().filter(|_| !is_same) {
+        let before = old.and_then(|old| old.spec.as_ref());
+        if let Some(spec) = &self.spec
+            && before.is_none_or(|before| before.template != spec.template)
+        {
             warnings::of_template(&mut warnings, &spec.template, "spec.template");
         }
         warnings

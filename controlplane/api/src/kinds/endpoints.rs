@@ -8,6 +8,7 @@ use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::defaults::text;
 use crate::workload::validation::{PROTOCOLS, address, each, endpoint_address, one_of, port, required};
+use crate::workload::warnings::of_address;
 
 impl Kind for Endpoints {
     const DEPRECATED: Option<&'static str> =
@@ -28,6 +29,31 @@ impl Kind for Endpoints {
                 text(&mut port.protocol, "TCP");
             }
         }
+    }
+
+    /// Warns about addresses, but not the controller, which writes them as they should be.
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let labels = self.metadata.labels.as_ref();
+        let manager = labels.and_then(|labels| labels.get("endpoints.kubernetes.io/managed-by"));
+        if manager.is_some_and(|manager| manager == "endpoint-controller") {
+            return warnings;
+        }
+        for (index, subset) in self.subsets.iter().flatten().enumerate() {
+            for (addresses, field) in [
+                (&subset.addresses, "addresses"),
+                (&subset.not_ready_addresses, "notReadyAddresses"),
+            ] {
+                for (number, own) in addresses.iter().flatten().enumerate() {
+                    of_address(
+                        &mut warnings,
+                        &own.ip,
+                        &format!("subsets[{index}].{field}[{number}].ip"),
+                    );
+                }
+            }
+        }
+        warnings
     }
 
     fn validate(&self) -> Vec<Invalid> {

@@ -7,6 +7,7 @@ mod validation;
 use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
+use crate::value::quantity::Quantity;
 use crate::workload::pod::defaults::amounts;
 
 impl Kind for ResourceQuota {
@@ -37,6 +38,30 @@ impl Kind for ResourceQuota {
     }
 
     crate::spec_and_status!();
+
+    /// Warns about requests above limits in new quotas.
+    fn warnings(&self, old: Option<&Self>) -> Vec<String> {
+        let hard = self.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+        let Some(hard) = hard.filter(|_| old.is_none()) else {
+            return Vec::new();
+        };
+        let resources = ["cpu", "memory", "storage", "ephemeral-storage"].into_iter();
+        let warnings = resources.filter_map(|resource| {
+            let plain = hard
+                .get_key_value(resource)
+                .filter(|_| ["cpu", "memory"].contains(&resource));
+            let (request, least) = hard.get_key_value(&format!("requests.{resource}")).or(plain)?;
+            let (limit, most) = hard.get_key_value(&format!("limits.{resource}"))?;
+            let exceeds = Quantity::of(least) > Quantity::of(most);
+            exceeds.then(|| {
+                format!(
+                    "ResourceQuota {request} ({}) should be less than {limit} ({})",
+                    least.0, most.0
+                )
+            })
+        });
+        warnings.collect()
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         self.spec.as_ref().map(validation::validate).unwrap_or_default()

@@ -38,6 +38,14 @@ impl Kind for ResourceSlice {
         },
     ];
 
+    fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
+        let driver = &self.spec.driver;
+        let warning =
+            format!("spec.driver: driver names should be lowercase; {driver:?} contains uppercase characters");
+        let warns = *driver != driver.to_lowercase();
+        warns.then_some(warning).into_iter().collect()
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         identity(&mut errors, &self.spec);

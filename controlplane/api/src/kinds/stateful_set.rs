@@ -110,10 +110,13 @@ impl Kind for StatefulSet {
         let Some(spec) = &self.spec else { return warnings };
         if old.is_none_or(|old| old.metadata.generation != self.metadata.generation) {
             warnings::of_template(&mut warnings, &spec.template, "spec.template");
-            for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
-                if let Some(own) = &claim.spec {
-                    warnings::of_claim(&mut warnings, own, &format!("spec.volumeClaimTemplates[{index}].Spec"));
-                }
+        }
+        // Upstream names the field in updates alone.
+        let field = if old.is_some() { ".Spec" } else { "" };
+        for (index, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+            if let Some(own) = &claim.spec {
+                let path = format!("spec.volumeClaimTemplates[{index}]{field}");
+                warnings::of_claim(&mut warnings, own, &path);
             }
         }
         if spec.revision_history_limit.is_some_and(|limit| limit < 0) {

@@ -219,6 +219,25 @@ fn core_kinds() {
         ),
         (
             "",
+            "resourcequotas",
+            json!({"spec": {"hard": {"cpu": "2", "limits.cpu": "1", "requests.memory": "1Gi", "limits.memory": "1Gi",
+                "requests.ephemeral-storage": "2Gi", "limits.ephemeral-storage": "1Gi"}}}),
+            vec![
+                "ResourceQuota cpu (2) should be less than limits.cpu (1)",
+                "ResourceQuota requests.ephemeral-storage (2Gi) should be less than limits.ephemeral-storage (1Gi)",
+            ],
+        ),
+        (
+            "",
+            "endpoints",
+            json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "fe80:0::1"}]}]}),
+            vec![
+                "subsets[0].notReadyAddresses[0].ip: IPv6 address \"fe80:0::1\" should be in RFC 5952 canonical format \
+                 (\"fe80::1\")",
+            ],
+        ),
+        (
+            "",
             "nodes",
             json!({"spec": {"externalID": "i-1", "configSource": {}}}),
             vec!["spec.externalID: this field is deprecated, and is unused by Kubernetes"],
@@ -246,6 +265,23 @@ fn core_kinds() {
 #[test]
 fn kinds_of_other_groups() {
     for (group, plural, object, expected) in [
+        (
+            "storage.k8s.io",
+            "csistoragecapacities",
+            json!({"storageClassName": "a", "nodeTopology": {"matchLabels": {"beta.kubernetes.io/os": "linux"},
+                "matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}]}}),
+            vec![
+                "nodeTopology.matchExpressions[0].key: beta.kubernetes.io/arch is deprecated since v1.14; use \
+                 \"kubernetes.io/arch\" instead",
+                "nodeTopology.matchLabels.beta.kubernetes.io/os: deprecated since v1.14; use \"kubernetes.io/os\" instead",
+            ],
+        ),
+        (
+            "resource.k8s.io",
+            "resourceslices",
+            json!({"spec": {"driver": "A.example.com", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}}}),
+            vec!["spec.driver: driver names should be lowercase; \"A.example.com\" contains uppercase characters"],
+        ),
         (
             "networking.k8s.io",
             "ingresses",
@@ -288,6 +324,16 @@ fn limits_that_are_taken() {
     assert_eq!(
         warned("apps", "statefulsets", &set),
         (vec![kept.to_owned()], vec![kept.to_owned()])
+    );
+    let claim = json!({"spec": {"resources": {"requests": {"storage": "1500m"}}}});
+    let set = json!({"metadata": {"name": "a"}, "spec": {"volumeClaimTemplates": [claim]}});
+    let odd = "resources.requests[storage]: fractional byte value \"1500m\" is invalid, must be an integer";
+    assert_eq!(
+        warned("apps", "statefulsets", &set),
+        (
+            vec![format!("spec.volumeClaimTemplates[0].{odd}")],
+            vec![format!("spec.volumeClaimTemplates[0].Spec.{odd}")]
+        )
     );
     let job = |completions: i32| json!({"completionMode": "Indexed", "completions": completions, "parallelism": 10001});
     let indexes = "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes \
