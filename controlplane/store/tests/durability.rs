@@ -380,6 +380,16 @@ async fn a_lone_write_is_committed_by_who_brings_it_unless_the_disk_is_slow() {
 }
 
 #[tokio::test]
+async fn the_size_of_a_database_is_that_of_its_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("test.db");
+    let store = Store::open(&path, options()).unwrap();
+    assert_eq!(store.size(), Some(std::fs::metadata(&path).unwrap().len()));
+    store.close().await.unwrap();
+    assert_eq!(Store::in_memory(options()).size(), None);
+}
+
+#[tokio::test]
 async fn the_end_of_the_writer_is_no_secret() {
     let (store, disk) = failing();
     disk.set(Disk::Panics);

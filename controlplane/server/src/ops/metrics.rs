@@ -70,6 +70,7 @@ pub(crate) struct Metrics {
     in_flight: Family<InFlight, Gauge>,
     stored: Family<Stored, Gauge>,
     resources: Family<Resource, Gauge>,
+    database: Family<Vec<(&'static str, &'static str)>, Gauge>,
     pub(crate) slis: Slis,
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
@@ -137,6 +138,7 @@ impl Metrics {
             in_flight: Family::default(),
             stored: Family::default(),
             resources: Family::default(),
+            database: Family::default(),
             slis: Slis::new(),
             admission: Arc::new(Admission::new()),
             access: Access::default(),
@@ -173,6 +175,7 @@ impl Metrics {
         add(registry, "apiserver_current_inflight_requests", self.in_flight.clone());
         add(registry, "apiserver_storage_objects", self.stored.clone());
         add(registry, "apiserver_resource_objects", self.resources.clone());
+        add(registry, "apiserver_storage_size_bytes", self.database.clone());
         add(registry, "kubernetes_healthcheck", self.slis.checks());
         add(registry, "kubernetes_healthchecks", self.slis.all_checked());
         add(registry, "skiff_history_archive_failing", self.unarchived.clone());
@@ -253,6 +256,10 @@ impl Metrics {
                 let counter = self.unaudited.get_or_create(&Plugin { plugin: "log" });
                 counter.inner().store(failures, Ordering::Relaxed);
             }
+        }
+        if let Some(size) = shared.store.size() {
+            let gauge = self.database.get_or_create(&vec![("storage_cluster_id", "sqlite")]);
+            gauge.set(i64::try_from(size).unwrap_or(i64::MAX));
         }
         self.unarchived.set(i64::from(!shared.store.archives()));
         self.process.read();

@@ -225,6 +225,11 @@ pub trait History: Send + Sync {
         true
     }
 
+    /// Size of the ledger's file in bytes, if it has one.
+    fn size(&self) -> Option<u64> {
+        None
+    }
+
     /// True if reads wait for a disk and must not run on an asynchronous thread.
     fn blocks(&self) -> bool;
 

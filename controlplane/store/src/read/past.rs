@@ -134,6 +134,11 @@ impl Store {
         self.shared.history.archives()
     }
 
+    /// Size of the database's file in bytes; `None` if there is no such file.
+    pub fn size(&self) -> Option<u64> {
+        self.shared.history.size()
+    }
+
     /// Reads the ledger or the archive without blocking the asynchronous threads.
     async fn read_past<T: Send + 'static>(
         &self,

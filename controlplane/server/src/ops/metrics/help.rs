@@ -107,6 +107,10 @@ const TEXTS: &[(&str, &str)] = &[
          will be -1",
     ),
     (
+        "apiserver_storage_size_bytes",
+        "[STABLE] Size of the storage database file physically allocated in bytes",
+    ),
+    (
         "apiserver_validating_admission_policy_check",
         "[BETA] Validation admission policy check total, labeled by policy and further identified by binding and enforcement \
          action taken",

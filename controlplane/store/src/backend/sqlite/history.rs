@@ -244,6 +244,10 @@ impl History for Reader {
         self.archiving.as_ref().is_none_or(|archiving| archiving.works())
     }
 
+    fn size(&self) -> Option<u64> {
+        std::fs::metadata(&self.path).ok().map(|file| file.len())
+    }
+
     fn deleted(&self, key: &Key) -> Result<u64, BackendError> {
         let after = self.archived()?;
         let sql = "SELECT coalesce(max(revision), 0) FROM ledger WHERE revision > ? AND key = ? AND operation = ?";
