@@ -320,6 +320,7 @@ fn account_of(component: &str) -> &str {
         provisioner::COMPONENT => PROVISIONER,
         ephemeral::COMPONENT => EPHEMERAL,
         "daemonset-controller" => DAEMONS,
+        events::TAINT_EVICTION => "node-controller",
         own => own,
     }
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use controlplane_plan::node::node_health::EVICTED;
 use controlplane_plan::step::{EVENTS, Note, PatchKind, Target};
 use http::Method;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -49,6 +50,9 @@ const COMBINED: &str = "(combined from similar events): ";
 
 /// Component whose events have microseconds and an action.
 pub(crate) const SCHEDULER: &str = "default-scheduler";
+/// Component of events about evictions: upstream's taint eviction is a controller with the account of the node
+/// controller (`cmd/kube-controller-manager/app/core.go`).
+pub(crate) const TAINT_EVICTION: &str = "taint-eviction-controller";
 
 struct Waiting {
     component: &'static str,
@@ -90,6 +94,11 @@ impl Recorder {
     /// Records an event, if there is one; never waits.
     pub(crate) fn note(&self, component: &'static str, note: Option<Note>) {
         let Some(note) = note else { return };
+        let component = if note.reason == EVICTED {
+            TAINT_EVICTION
+        } else {
+            component
+        };
         let waiting = Waiting {
             component,
             note,

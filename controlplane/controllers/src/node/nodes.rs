@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::node::node_health::{self, Marked, Pulse, Snapshot, Tainted, is_ready};
+use controlplane_plan::node::node_health::{self, Marked, Pulse, Scheduled, Snapshot, Tainted, is_ready};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges, Recorded};
 use controlplane_plan::objects::target;
 use controlplane_plan::pod::Pod;
@@ -39,6 +39,7 @@ struct Seen {
     /// Times at which its taints were first seen.
     tainted: Tainted,
     marked: Marked,
+    scheduled: Scheduled,
 }
 
 impl Nodes {
@@ -61,12 +62,14 @@ impl Nodes {
 
     fn look(&self, before: Option<Seen>, key: &Key, node: &Node, at: Duration) -> Seen {
         let lease = self.caches.leases.get(&Key::new(LEASES, &key.name));
-        let (pulse, tainted, marked) =
-            before.map_or_else(Default::default, |seen| (Some(seen.pulse), seen.tainted, seen.marked));
+        let (pulse, tainted, marked, scheduled) = before.map_or_else(Default::default, |seen| {
+            (Some(seen.pulse), seen.tainted, seen.marked, seen.scheduled)
+        });
         Seen {
             pulse: Pulse::next(pulse, node, lease.as_deref(), at),
             tainted: tainted.next(node, at),
             marked,
+            scheduled,
         }
     }
 
@@ -136,7 +139,8 @@ impl Controller for Nodes {
                 pods: &pods,
                 any_ready,
             };
-            let health = node_health::plan(&snapshot, &mut seen.marked, at, now);
+            let memory = (&mut seen.marked, &mut seen.scheduled);
+            let health = node_health::plan(&snapshot, memory, at, now);
             plan.stages.extend(health.stages);
             plan.again = health.again;
         }

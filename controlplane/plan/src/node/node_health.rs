@@ -26,7 +26,7 @@ use crate::{
     step::{NODES, Note, Outcome, PatchKind, Plan, Severity, Step},
 };
 use eviction::Clock;
-pub use eviction::Tainted;
+pub use eviction::{EVICTED, Scheduled, Tainted};
 pub use marked::Marked;
 
 /// Time without a heartbeat after which a node is unknown.
@@ -93,7 +93,12 @@ pub struct Snapshot<'a> {
 }
 
 /// Makes the plan. `at` is read on the pulse's clock.
-pub fn plan(snapshot: &Snapshot<'_>, marked: &mut Marked, at: Duration, now: Timestamp) -> Plan {
+pub fn plan(
+    snapshot: &Snapshot<'_>,
+    (marked, scheduled): (&mut Marked, &mut Scheduled),
+    at: Duration,
+    now: Timestamp,
+) -> Plan {
     let mut plan = Plan::default();
     let node = snapshot.node;
     if node.metadata.deletion_timestamp.is_some() {
@@ -114,7 +119,7 @@ pub fn plan(snapshot: &Snapshot<'_>, marked: &mut Marked, at: Duration, now: Tim
     }
     plan.stage(marked.steps(node, snapshot.pods, now));
     let tainted = snapshot.tainted;
-    eviction::plan(node, snapshot.pods, Clock { tainted, at, now }, &mut plan);
+    eviction::plan(node, snapshot.pods, Clock { tainted, at, now }, scheduled, &mut plan);
     plan
 }
 

@@ -167,3 +167,20 @@ fn events_say_who_tells_them_and_what_it_does() {
         r#""replicaset-controller" "" null {"component":"replicaset-controller"}"#
     );
 }
+
+#[test]
+fn taint_eviction_tells_of_evictions_itself() {
+    let (recorder, mut writer) = Recorder::new(Arc::new(Timestamp::now), "m".into(), CancellationToken::new());
+    let mut source = |reason: &'static str| {
+        let note = Note {
+            about: ObjectReference::default(),
+            severity: Severity::Normal,
+            reason,
+            message: "told".to_owned(),
+        };
+        recorder.note("node-controller", Some(note));
+        writer.receiver.try_recv().unwrap().component
+    };
+    assert_eq!(source(EVICTED), TAINT_EVICTION);
+    assert_eq!(source("NodeNotReady"), "node-controller");
+}

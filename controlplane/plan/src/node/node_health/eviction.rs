@@ -1,6 +1,9 @@
 //! `NoExecute` taints: evictions and their times.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use k8s_openapi::{
     api::core::v1::{Node, Taint},
@@ -8,10 +11,17 @@ use k8s_openapi::{
 };
 
 use crate::node::departure::{Why, delete, mark};
-use crate::objects::Meta as _;
+use crate::objects::{Meta as _, target, uid};
 use crate::placement::filters::tolerates;
 use crate::pod::Pod;
-use crate::step::{Plan, Step};
+use crate::step::{Note, PODS, Plan, Severity, Step};
+
+/// Reason of the events about evictions.
+pub const EVICTED: &str = "TaintManagerEviction";
+
+/// Pods whose eviction waits for the end of what they tolerate, by uid.
+#[derive(Debug, Clone, Default)]
+pub struct Scheduled(BTreeSet<String>);
 
 /// First-seen times of `NoExecute` taints without `timeAdded` (those that other clients set), by
 /// key and value, on a monotonic clock.
@@ -68,26 +78,42 @@ impl Clock<'_> {
     }
 }
 
-/// Adds the evictions that are due, and the time of the next one.
-pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, plan: &mut Plan) {
+/// Adds the evictions that are due, the time of the next one, and events about those that will not be.
+pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, scheduled: &mut Scheduled, plan: &mut Plan) {
     let taints: Vec<&Taint> = driving(node).collect();
-    if taints.is_empty() {
+    let before = std::mem::take(&mut scheduled.0);
+    if taints.is_empty() && before.is_empty() {
         return;
     }
-    let (mut marks, mut deletions) = (Vec::new(), Vec::new());
+    let (mut marks, mut deletions, mut events) = (Vec::new(), Vec::new(), Vec::new());
     for pod in pods.iter().filter(|pod| !pod.metadata.is_deleting()) {
         match stay(pod, &taints, clock) {
-            None => {}
+            None => events.extend(before.contains(uid(*pod)).then(|| cancel(pod))),
             Some(Duration::ZERO) => {
                 let [mark, delete] = evict(pod, clock.now);
                 marks.push(mark);
                 deletions.push(delete);
             }
-            Some(rest) => plan.again(rest),
+            Some(rest) => {
+                scheduled.0.insert(uid(*pod).to_owned());
+                plan.again(rest);
+            }
         }
     }
     plan.stage(marks);
     plan.stage(deletions);
+    plan.stage(events);
+}
+
+/// Event about a pod that stays after all (`cancelWorkWithEvent`, `pkg/controller/tainteviction/taint_eviction.go`).
+fn cancel(pod: &Pod) -> Step {
+    let (namespace, name) = (pod.metadata.namespace(), pod.metadata.name());
+    Step::Event(Note {
+        about: target(PODS, pod).reference(),
+        severity: Severity::Normal,
+        reason: EVICTED,
+        message: format!("Cancelling deletion of Pod {namespace}/{name}"),
+    })
 }
 
 /// Time that a pod may still stay; `None` for forever.
@@ -124,5 +150,5 @@ fn evict(pod: &Pod, now: Timestamp) -> [Step; 2] {
     };
     let (namespace, name) = (pod.metadata.namespace(), pod.metadata.name());
     let message = format!("Marking for deletion Pod {namespace}/{name}");
-    [mark(pod, why, now), delete(pod, "TaintManagerEviction", message)]
+    [mark(pod, why, now), delete(pod, EVICTED, message)]
 }

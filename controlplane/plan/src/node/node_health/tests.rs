@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use super::{Marked, Pulse, Snapshot, Tainted, plan};
+use super::{Marked, Pulse, Scheduled, Snapshot, Tainted, plan};
 use crate::{pod::Pod, step::Step};
 
 fn now() -> Timestamp {
@@ -48,7 +48,8 @@ fn check(node: &Node, pod: &Pod, silence: u64, any_ready: bool, expected: &Expec
         pods: &[pod],
         any_ready,
     };
-    expected.assert_eq(&plan(&snapshot, &mut Marked::default(), Duration::from_secs(silence), now()).to_string());
+    let memory = (&mut Marked::default(), &mut Scheduled::default());
+    expected.assert_eq(&plan(&snapshot, memory, Duration::from_secs(silence), now()).to_string());
 }
 
 #[test]
@@ -128,7 +129,8 @@ fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
             pods: &[pod],
             any_ready: true,
         };
-        expected.assert_eq(&plan(&snapshot, &mut Marked::default(), since(at), now()).to_string());
+        let memory = (&mut Marked::default(), &mut Scheduled::default());
+        expected.assert_eq(&plan(&snapshot, memory, since(at), now()).to_string());
     };
     check(&seen, &old, 12, &expect![" again in 3s"]);
     let evicted = expect![
@@ -137,6 +139,31 @@ fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
     check(&seen, &old, 15, &evicted);
     check(&seen, &young, 15, &expect![" again in 4s"]);
     check(&gone_between, &old, 15, &expect![" again in 4s"]);
+}
+
+#[test]
+fn a_pod_that_stays_after_all_is_told_so_once() {
+    let taint = json!([{ "key": "out", "effect": "NoExecute", "timeAdded": "2026-01-01T00:59:59Z" }]);
+    let (tainted, clean) = (node("True", &taint), node("True", &json!(null)));
+    let patient = pod(&json!([{ "key": "out", "operator": "Exists", "tolerationSeconds": 5 }]));
+    let mut scheduled = Scheduled::default();
+    let mut check = |node: &Node, expected: &Expect| {
+        let pulse = Pulse::next(None, node, None, Duration::ZERO);
+        let snapshot = Snapshot {
+            node,
+            pulse: &pulse,
+            tainted: &Tainted::default(),
+            pods: &[&patient],
+            any_ready: true,
+        };
+        let memory = (&mut Marked::default(), &mut scheduled);
+        expected.assert_eq(&plan(&snapshot, memory, Duration::ZERO, now()).to_string());
+    };
+    check(&clean, &expect![" again in 50s"]);
+    check(&tainted, &expect![" again in 4s"]);
+    let stays = expect!["event TaintManagerEviction: Cancelling deletion of Pod default/a again in 50s"];
+    check(&clean, &stays);
+    check(&clean, &expect![" again in 50s"]);
 }
 
 #[test]
