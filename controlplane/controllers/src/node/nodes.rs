@@ -13,7 +13,10 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::pod::node_of;
 use controlplane_plan::step::{NODES, Note, Plan, Severity, Step};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Node, ObjectReference},
+    jiff::Timestamp,
+};
 use tokio::time::Instant;
 
 use crate::machinery::{
@@ -35,6 +38,7 @@ pub(crate) struct Nodes {
 
 /// State of a node between two syncs.
 struct Seen {
+    about: ObjectReference,
     pulse: Pulse,
     /// Times at which its taints were first seen.
     tainted: Tainted,
@@ -66,6 +70,7 @@ impl Nodes {
             (Some(seen.pulse), seen.tainted, seen.marked, seen.scheduled)
         });
         Seen {
+            about: target(NODES, node).reference(),
             pulse: Pulse::next(pulse, node, lease.as_deref(), at),
             tainted: tainted.next(node, at),
             marked,
@@ -104,8 +109,13 @@ impl Controller for Nodes {
 
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let before = self.seen(key);
+        let mut plan = Plan::default();
         let Some(node) = self.caches.nodes.get(key) else {
-            return Plan::default();
+            if let Some(Seen { about, .. }) = before {
+                let message = format!("Removing Node {} from Controller", key.name);
+                plan.stage(vec![event(about, "RemovingNode", &message)]);
+            }
+            return plan;
         };
         let at = self.start.elapsed();
         let first = before.is_none();
@@ -114,14 +124,9 @@ impl Controller for Nodes {
         let pods = self.caches.pods.indexed(&on_node(&key.name));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
         let any_ready = nodes.iter().any(|node| is_ready(node));
-        let mut plan = Plan::default();
         if first {
-            plan.stage(vec![Step::Event(Note {
-                about: target(NODES, &*node).reference(),
-                severity: Severity::Normal,
-                reason: "RegisteredNode",
-                message: format!("Node {} event: Registered Node {} in Controller", key.name, key.name),
-            })]);
+            let message = format!("Registered Node {} in Controller", key.name);
+            plan.stage(vec![event(seen.about.clone(), "RegisteredNode", &message)]);
         }
         let (recorded, range) = self.range(&node, &nodes, at);
         // A CIDR is recorded before a pod can have an address in it.
@@ -150,6 +155,17 @@ impl Controller for Nodes {
         self.keep(key, seen);
         plan
     }
+}
+
+/// Event about a node (`RecordNodeEvent`, `pkg/controller/util/node/controller_utils.go`).
+fn event(about: ObjectReference, reason: &'static str, message: &str) -> Step {
+    let name = about.name.as_deref().unwrap_or_default();
+    Step::Event(Note {
+        message: format!("Node {name} event: {message}"),
+        severity: Severity::Normal,
+        reason,
+        about,
+    })
 }
 
 /// Wakes nodes on changes of themselves, their leases and their pods; all of them when the first
@@ -217,4 +233,30 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         }
     });
     queue
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_node_is_told_of_when_it_comes_and_when_it_goes() {
+        let caches = Arc::new(Caches::new());
+        let nodes = Nodes::new(caches.clone(), Vec::new());
+        let node: Node = from_value(json!({ "metadata": { "name": "n", "uid": "u" } })).unwrap();
+        let planned = || nodes.plan(&Key::new("", "n"), None, Timestamp::UNIX_EPOCH).to_string();
+        assert_eq!(planned(), "");
+        caches.nodes.apply(node.clone(), false);
+        let comes = planned();
+        let expected = "event RegisteredNode: Node n event: Registered Node n in Controller";
+        assert!(comes.starts_with(expected), "{comes}");
+        caches.nodes.apply(node, true);
+        assert_eq!(
+            planned(),
+            "event RemovingNode: Node n event: Removing Node n from Controller"
+        );
+        assert_eq!(planned(), "");
+    }
 }
