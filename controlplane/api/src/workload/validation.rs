@@ -98,7 +98,7 @@ pub(crate) const ENOUGH: usize = 200;
 pub(crate) struct Shown(String);
 
 impl Shown {
-    pub(crate) fn new<T: serde::Serialize + ?Sized>(value: &T) -> Self {
+    pub(crate) fn new<T: Serialize + ?Sized>(value: &T) -> Self {
         Self(serde_json::to_string(value).unwrap_or_default())
     }
 
@@ -139,7 +139,7 @@ pub(crate) fn non_negative(errors: &mut Vec<Invalid>, field: &str, value: i64) {
 }
 
 /// Reports a changed field; the value is shown as JSON.
-pub(crate) fn immutable<T: PartialEq + serde::Serialize>(errors: &mut Vec<Invalid>, field: &str, new: &T, old: &T) {
+pub(crate) fn immutable<T: PartialEq + Serialize>(errors: &mut Vec<Invalid>, field: &str, new: &T, old: &T) {
     let json = |new: &T| serde_json::to_string(new).unwrap_or_default();
     immutable_shown(errors, field, (new, old), json);
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     objects::{Map, annotation, name, target},
-    step::{ENDPOINTS, Plan, Step},
+    step::{ENDPOINTS, Note, Plan, Severity, Step},
 };
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -65,8 +65,33 @@ pub fn plan(called: &str, endpoints: Option<&Endpoints>, service: Option<&Servic
         }
     }
     steps.extend(spare.into_iter().map(delete));
+    steps.extend(skipped(endpoints).map(|message| {
+        Step::Event(Note {
+            about: owner.reference(),
+            severity: Severity::Warning,
+            reason: "TooManyAddressesToMirror",
+            message,
+        })
+    }));
     plan.stage(steps);
     plan
+}
+
+/// Message about the addresses above the limit, if there are any.
+fn skipped(endpoints: &Endpoints) -> Option<String> {
+    let count = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let subsets = endpoints.subsets.iter().flatten();
+    let above = |subset: &EndpointSubset| {
+        let all = count(&subset.addresses) + count(&subset.not_ready_addresses);
+        all.saturating_sub(LIMIT)
+    };
+    let skipped: usize = subsets.map(above).sum();
+    (skipped > 0).then(|| {
+        format!(
+            "A max of {LIMIT} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were \
+             skipped"
+        )
+    })
 }
 
 fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {

@@ -420,3 +420,33 @@ fn endpoints_that_say_so_are_not_mirrored() {
     endpoints.metadata.labels = Some([skip].into());
     assert!(plan_mirror("web", Some(&endpoints), Some(&bare), &[]).is_empty());
 }
+
+#[test]
+fn addresses_above_the_limit_are_not_mirrored_and_that_is_told() {
+    let bare = service(&json!({ "clusterIP": "10.96.0.9", "ports": [{ "port": 80 }] }));
+    let addresses = |count: u32| -> Vec<Value> {
+        let ip = |number: u32| json!({ "ip": format!("10.1.{}.{}", number / 250, number % 250) });
+        (0..count).map(ip).collect()
+    };
+    let told = |count: u32| {
+        let metadata = json!({ "name": "web", "namespace": "default", "uid": "e" });
+        let endpoints: Endpoints = read(json!({
+            "metadata": metadata, "subsets": [{ "addresses": addresses(count), "ports": [{ "port": 80 }] }],
+        }));
+        let plan = plan_mirror("web", Some(&endpoints), Some(&bare), &[]);
+        let events = plan
+            .stages
+            .iter()
+            .flatten()
+            .filter(|step| matches!(step, Step::Event(_)));
+        events.map(Step::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(told(1000), Vec::<String>::new());
+    assert_eq!(
+        told(1002),
+        [
+            "event TooManyAddressesToMirror: A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. 2 \
+          addresses were skipped"
+        ]
+    );
+}
