@@ -82,12 +82,17 @@ impl Images {
             LayerError::Store(source) => PullError::Store { image: image(), source },
         };
         let hold = Arc::new(self.inner.hold().await.map_err(failed)?);
-        let (session, top, found) = self
+        let (session, source) = self
             .find_source(reference, credentials)
             .await
             .map_err(|source| PullError::Resolve { image: image(), source })?;
         let fetch = |source| PullError::Fetch { image: image(), source };
         let opened_by = session.credentials().cloned();
+        let found = match source {
+            Source::Present(image) => return Ok(Pulled { image, opened_by }),
+            Source::Document(found) => *found,
+        };
+        let top = found.digest.clone();
         let (manifests, config, layers) = self.select(&session, found).await.map_err(fetch)?;
         let config_json = self
             .verified(&session, &config, Small::Configuration)
@@ -131,7 +136,7 @@ impl Images {
         &self,
         reference: &Reference,
         credentials: &[Credentials],
-    ) -> Result<(Session, Digest, Found), RegistryError> {
+    ) -> Result<(Session, Source), RegistryError> {
         let config = &self.inner.config;
         let origin = reference.domain();
         let mirrors = config.registry(origin).mirrors;
@@ -168,7 +173,7 @@ impl Images {
         host: &str,
         reference: &Reference,
         credentials: Option<&Credentials>,
-    ) -> Result<(Session, Digest, Found), RegistryError> {
+    ) -> Result<(Session, Source), RegistryError> {
         let limits = &self.inner.config.limits;
         let session = Session::new(&self.inner.config, host, reference, credentials)?;
         let wanted = reference
@@ -176,6 +181,9 @@ impl Images {
             .map(Digest::as_str)
             .or(reference.tag())
             .unwrap_or("latest");
+        if let Some(image) = self.unchanged(&session, reference, wanted).await? {
+            return Ok((session, Source::Present(image)));
+        }
         let mut retries = Retries::new(limits);
         let (digest, json) = loop {
             match first_manifest(&session, wanted, reference, limits).await {
@@ -187,7 +195,31 @@ impl Images {
             }
         };
         let document = Document::parse(&json, limits)?;
-        Ok((session, digest, Found { json, document }))
+        let found = Found { digest, json, document };
+        Ok((session, Source::Document(Box::new(found))))
+    }
+
+    /// Image of this node under the reference, if the registry still has the same one. Registries
+    /// with a rate limit count requests of manifests, but not of their digests, which containerd
+    /// asks for first, too (`core/remotes/docker/resolver.go`).
+    async fn unchanged(
+        &self,
+        session: &Session,
+        reference: &Reference,
+        wanted: &str,
+    ) -> Result<Option<Arc<Image>>, RegistryError> {
+        let repository = format!("{}@", reference.repository());
+        let present = || self.resolve(&reference.to_string()).ok().flatten();
+        let is_pulled = |image: Arc<Image>| image.digests.iter().any(|digest| digest.starts_with(&repository));
+        if !present().is_some_and(is_pulled) {
+            return Ok(None);
+        }
+        match session.digest(wanted).await {
+            Ok(Some(digest)) => Ok(present().filter(|image| image.digests.contains(&format!("{repository}{digest}")))),
+            Err(error) if error.is_unreachable() => Err(error),
+            // The request of the manifest tells why.
+            Ok(None) | Err(_) => Ok(None),
+        }
     }
 
     /// Resolves indexes to the manifest for this platform.
@@ -197,7 +229,7 @@ impl Images {
         found: Found,
     ) -> Result<(Vec<Vec<u8>>, Descriptor, Vec<Descriptor>), RegistryError> {
         let limits = &self.inner.config.limits;
-        let Found { json, mut document } = found;
+        let Found { json, mut document, .. } = found;
         let mut documents = vec![json];
         for _ in 0..manifest::NESTING {
             match document {
@@ -316,8 +348,17 @@ impl Images {
     }
 }
 
-/// Outermost document: raw and parsed.
+/// Image that a registry has under a name.
+enum Source {
+    /// The one that this node has.
+    Present(Arc<Image>),
+    /// Another one.
+    Document(Box<Found>),
+}
+
+/// Outermost document: its digest, raw and parsed.
 struct Found {
+    digest: Digest,
     json: Vec<u8>,
     document: Document,
 }

@@ -25,11 +25,12 @@ use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RANGE, RETRY_AFTER};
 use reqwest::redirect::Policy;
-use reqwest::{Response, StatusCode, Url};
+use reqwest::{Method, Response, StatusCode, Url};
 use tokio::sync::Mutex;
 
 use crate::config::{Config, Registry};
 use crate::content::ContentError;
+use crate::content::digest::Digest;
 use crate::content::manifest;
 use crate::reference::Reference;
 use credentials::Credentials;
@@ -114,6 +115,15 @@ impl Session {
         read_bounded(self.get(&path, 0).await?, "manifest", limit).await
     }
 
+    /// Fetches the digest of a tag; `None` if the registry does not state it.
+    pub(crate) async fn digest(&self, tag_or_digest: &str) -> Result<Option<Digest>, RegistryError> {
+        let path = format!("manifests/{tag_or_digest}");
+        let response = self.request(&Method::HEAD, &path, 0).await?;
+        let stated = response.headers().get("docker-content-digest");
+        let stated = stated.and_then(|digest| digest.to_str().ok());
+        Ok(stated.and_then(|digest| Digest::parse(digest).ok()))
+    }
+
     /// Fetches a small blob.
     pub(crate) async fn blob(&self, digest: &str, what: &'static str, limit: u64) -> Result<Vec<u8>, RegistryError> {
         read_bounded(self.get(&format!("blobs/{digest}"), 0).await?, what, limit).await
@@ -132,11 +142,15 @@ impl Session {
     }
 
     async fn get(&self, path: &str, offset: u64) -> Result<Response, RegistryError> {
+        self.request(&Method::GET, path, offset).await
+    }
+
+    async fn request(&self, method: &Method, path: &str, offset: u64) -> Result<Response, RegistryError> {
         let mut redirects = Redirects::default();
         let mut elsewhere = None;
         let mut challengers = Vec::new();
         loop {
-            let (response, shown) = self.send(elsewhere.as_ref(), path, offset).await?;
+            let (response, shown) = self.send(method, elsewhere.as_ref(), path, offset).await?;
             let status = response.status();
             if let Some(next) = redirects.next(&response).map_err(RegistryError::Redirect)? {
                 self.reach.check(&next).map_err(RegistryError::Redirect)?;
@@ -167,13 +181,15 @@ impl Session {
     /// Sends a request and follows redirects; also returns the authorization that was sent.
     async fn send(
         &self,
+        method: &Method,
         elsewhere: Option<&Url>,
         path: &str,
         offset: u64,
     ) -> Result<(Response, Option<HeaderValue>), RegistryError> {
         loop {
             let unknown = self.scheme.get().is_none();
-            let request = elsewhere.map_or_else(|| self.client.get(self.url(path)), |url| self.client.get(url.clone()));
+            let url = elsewhere.map_or_else(|| self.url(path), Url::to_string);
+            let request = self.client.request(method.clone(), url);
             let mut request = request.header(ACCEPT, manifest::ACCEPTED.join(", "));
             if offset > 0 {
                 request = request.header(RANGE, format!("bytes={offset}-"));

@@ -13,10 +13,10 @@ mod support;
 
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use agent_image::{Config, Credentials, Images, Registry};
-use support::{DockerRegistry, busybox, layers_of, nothing_staged, quick, saved, store};
+use agent_image::{Config, Credentials, Digest, Images, Registry};
+use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, saved, serve, store};
 
 #[tokio::test]
 async fn imports_a_layout_and_finds_it_by_every_name() {
@@ -177,6 +177,46 @@ async fn pulls_by_tag_and_by_digest() {
             .iter()
             .all(|pulled| Arc::ptr_eq(pulled.as_ref().unwrap(), pulls[0].as_ref().unwrap()))
     );
+}
+
+#[tokio::test]
+async fn an_image_that_the_registry_has_not_changed_is_not_fetched_again() {
+    // By version: a configuration, and an image of it without layers.
+    let made = |version: u32| {
+        let config = format!(
+            r#"{{"architecture":"amd64","os":"linux","config":{{"User":"{version}"}},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#
+        );
+        let (digest, size) = (Digest::of(config.as_bytes()), config.len());
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{digest}","size":{size}}},"layers":[]}}"#
+        );
+        (config, manifest)
+    };
+    let (asked, version) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(1)));
+    let (seen, served) = (Arc::clone(&asked), Arc::clone(&version));
+    let address = serve(move |request| {
+        let mut words = request.split([' ', '/']);
+        let (method, kind) = (words.next().unwrap(), words.nth(3).unwrap());
+        seen.lock().unwrap().push(format!("{method} {kind}"));
+        let (config, manifest) = made(*served.lock().unwrap());
+        let body = if kind == "blobs" { config } else { manifest };
+        let digest = Digest::of(body.as_bytes());
+        let headers = format!("Docker-Content-Digest: {digest}\r\nContent-Length: {}\r\n", body.len());
+        answer(&headers, if method == "HEAD" { &[] } else { body.as_bytes() })
+    });
+    let (_home, images) = store(quick());
+    let name = format!("{address}/x:1");
+    let requests = || std::mem::take(&mut *asked.lock().unwrap()).join(", ");
+    let first = images.pull(&name, &[]).await.unwrap();
+    assert_eq!(requests(), "GET manifests, GET blobs");
+    for same in [&name, &first.digests[0]] {
+        assert_eq!(images.pull(same, &[]).await.unwrap(), first);
+        assert_eq!(requests(), "HEAD manifests", "{same}");
+    }
+    *version.lock().unwrap() = 2;
+    let second = images.pull(&name, &[]).await.unwrap();
+    assert_ne!(second.id, first.id);
+    assert_eq!(requests(), "HEAD manifests, GET manifests, GET blobs");
 }
 
 #[tokio::test]
