@@ -47,6 +47,8 @@ pub(crate) struct Session {
     /// Detected scheme of an unconfigured registry on loopback: set by its first answer.
     scheme: OnceLock<&'static str>,
     repository: String,
+    /// Query that tells a mirror the registry which is meant.
+    query: String,
     credentials: Option<Credentials>,
     /// Authorization by origin.
     authorization: Mutex<BTreeMap<String, HeaderValue>>,
@@ -63,7 +65,7 @@ impl Session {
         &self.address
     }
 
-    /// `host` is the registry of the reference or one of its mirrors.
+    /// `host` is the registry of the reference or one of its mirrors, which may have a path.
     pub(crate) fn new(
         config: &Config,
         host: &str,
@@ -72,6 +74,16 @@ impl Session {
     ) -> Result<Self, RegistryError> {
         // A second installation fails and has no effect.
         drop(common_tls::provider().install_default());
+        // As containerd (`docs/hosts.md`, "Registry Host Namespace"): one mirror may be of several registries.
+        let query = if host == image.domain() {
+            String::new()
+        } else {
+            format!("?ns={}", image.domain())
+        };
+        let (host, repository) = match host.split_once('/') {
+            Some((host, path)) => (host, format!("{path}/{}", image.path())),
+            None => (host, image.path().to_owned()),
+        };
         let settings = config.registry(host);
         let scheme = OnceLock::new();
         if settings.plain_http {
@@ -103,7 +115,8 @@ impl Session {
             address: address.to_owned(),
             reach,
             scheme,
-            repository: image.path().to_owned(),
+            repository,
+            query,
             credentials: credentials.cloned(),
             authorization: Mutex::default(),
         })
@@ -215,7 +228,13 @@ impl Session {
     }
 
     fn url(&self, path: &str) -> String {
-        format!("{}://{}/v2/{}/{path}", self.scheme(), self.address, self.repository)
+        let Self {
+            address,
+            repository,
+            query,
+            ..
+        } = self;
+        format!("{}://{address}/v2/{repository}/{path}{query}", self.scheme())
     }
 
     /// Registry credentials, for the registry itself and its token server, not for other redirect

@@ -257,6 +257,27 @@ async fn mirrors_are_asked_first_and_may_fail() {
 }
 
 #[tokio::test]
+async fn a_mirror_is_told_the_registry_and_may_have_a_path() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let mirror = serve(move |request| {
+        let path = request.split(' ').nth(1).unwrap();
+        seen.lock().unwrap().push(path.to_owned());
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
+    });
+    let settings = Registry {
+        mirrors: vec![mirror.clone(), format!("{mirror}/team/hub")],
+        ..Registry::default()
+    };
+    let mut config = quick();
+    config.registries.insert("127.0.0.1:3".to_owned(), settings);
+    let (_home, images) = store(config);
+    images.pull("127.0.0.1:3/x:1", &[]).await.unwrap_err();
+    let wanted = ["/v2/x", "/v2/team/hub/x"].map(|path| format!("{path}/manifests/1?ns=127.0.0.1:3"));
+    assert_eq!(*asked.lock().unwrap(), wanted);
+}
+
+#[tokio::test]
 async fn says_why_in_the_words_of_containerd() {
     let registry = DockerRegistry::start("");
     let (_home, images) = store(quick());

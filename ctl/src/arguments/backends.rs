@@ -35,7 +35,7 @@ pub(crate) struct Backends {
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_pods: Option<u32>,
     /// Ask this host before the registry; may be repeated
-    #[arg(long, value_name = "REGISTRY=HOST")]
+    #[arg(long, value_name = "REGISTRY=HOST[/PATH]")]
     pub(crate) registry_mirror: Vec<String>,
     /// Registry that speaks HTTP without TLS; may be repeated
     #[arg(long, value_name = "REGISTRY")]

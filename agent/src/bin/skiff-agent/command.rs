@@ -190,8 +190,9 @@ pub(crate) struct Arguments {
     /// Directory of image archives that are imported at the start
     #[arg(long)]
     pub(crate) image_dir: Option<PathBuf>,
-    /// Ask this host before the registry, REGISTRY=HOST; may be repeated
-    #[arg(long, value_parser = pair)]
+    /// Ask this host before the registry, REGISTRY=HOST, or REGISTRY=HOST/PATH where the mirror's names begin with a path; may be
+    /// repeated
+    #[arg(long, value_parser = mirror)]
     registry_mirror: Vec<(String, String)>,
     /// Registry that speaks HTTP without TLS; may be repeated
     #[arg(long)]
@@ -255,6 +256,16 @@ fn pair(text: &str) -> Result<(String, String), String> {
         .split_once('=')
         .ok_or_else(|| format!("{text:?} is not KEY=VALUE"))?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Reads a mirror, which may be written as a URL; one of plain HTTP has a flag of its own.
+fn mirror(text: &str) -> Result<(String, String), String> {
+    let (registry, mirror) = pair(text)?;
+    let bare = mirror.strip_prefix("https://").unwrap_or(&mirror).trim_end_matches('/');
+    if bare.is_empty() || bare.contains("://") {
+        return Err("a mirror is HOST or HOST/PATH; --registry-plain-http HOST is for one without TLS".to_owned());
+    }
+    Ok((registry, bare.to_owned()))
 }
 
 impl Arguments {
@@ -421,5 +432,20 @@ mod tests {
         }
         assert_eq!(servers("a:1, b:2,").unwrap().len(), 2);
         assert_eq!(servers("").unwrap().len(), 0, "an emptied line of the unit's file");
+    }
+
+    #[test]
+    fn mirrors_are_hosts_that_may_have_a_path() {
+        for (text, expected) in [
+            ("docker.io=mirror.example", Some("mirror.example")),
+            ("docker.io=mirror.example:5000/hub/", Some("mirror.example:5000/hub")),
+            ("docker.io=https://mirror.example/", Some("mirror.example")),
+            ("docker.io=http://mirror.example", None),
+            ("docker.io=", None),
+            ("mirror.example", None),
+        ] {
+            let read = mirror(text).map(|(_, mirror)| mirror).ok();
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
     }
 }
