@@ -17,8 +17,13 @@ use crate::client::sources;
 /// Maximum age of a token before its renewal, for any lifetime.
 const OLDEST_SECONDS: i64 = 24 * 3600;
 
+/// Seconds before a token's issue in which the API server takes it, too.
+const LEEWAY_SECONDS: i64 = 60;
+
 struct Kept {
     token: String,
+    /// Time from which on it is valid, which is to come after the clock was set back.
+    begins: Timestamp,
     ends: Timestamp,
     renew_at: Timestamp,
 }
@@ -58,7 +63,7 @@ impl Tokens {
     fn valid(&self, uid: &str, projected: &ProjectedToken, now: Timestamp) -> Option<(String, bool)> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = kept.get(uid)?.get(projected).filter(|kept| now < kept.ends)?;
-        Some((kept.token.clone(), now < kept.renew_at))
+        Some((kept.token.clone(), kept.begins <= now && now < kept.renew_at))
     }
 
     async fn request(
@@ -96,6 +101,7 @@ impl Tokens {
             .map_or(projected.seconds, |ends| ends.0.duration_since(now).as_secs());
         let kept = Kept {
             token: token.clone(),
+            begins: after(now, -LEEWAY_SECONDS),
             ends: after(now, lives),
             renew_at: after(now, (lives / 5 * 4).min(OLDEST_SECONDS)),
         };
@@ -136,6 +142,34 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_token_is_renewed_in_time_and_when_the_clock_was_set_back() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let projected = ProjectedToken {
+            audience: String::new(),
+            seconds: 3600,
+        };
+        let kept = Kept {
+            token: "t".to_owned(),
+            begins: at(100_000 - LEEWAY_SECONDS),
+            ends: at(103_600),
+            renew_at: at(102_880),
+        };
+        let tokens = Tokens::default();
+        let of_pod = BTreeMap::from([(projected.clone(), kept)]);
+        tokens.0.lock().unwrap().insert("uid".to_owned(), of_pod);
+        for (now, expected) in [
+            (90_000, Some(false)),
+            (99_999, Some(true)),
+            (102_879, Some(true)),
+            (102_880, Some(false)),
+            (103_600, None),
+        ] {
+            let fresh = tokens.valid("uid", &projected, at(now)).map(|(_, fresh)| fresh);
+            assert_eq!(fresh, expected, "{now}");
+        }
+    }
 
     #[test]
     fn a_token_that_is_refused_is_told_in_the_words_of_the_api() {

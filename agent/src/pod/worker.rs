@@ -310,6 +310,10 @@ impl Worker {
             shift(&mut self.patience, step);
             self.publisher.shift(step);
             self.resize.shift(step);
+            if step.is_negative() {
+                // Tokens of the pod may not be valid yet.
+                self.stale.notify_one();
+            }
         }
         now
     }

@@ -28,6 +28,10 @@ pub use key::{KeyError, SigningKey};
 use legacy::Home;
 pub(crate) use legacy::{LAST_USED, Origin, Used, day};
 
+/// Seconds in which a token is taken before it begins: the clock of the control plane that issued it
+/// may be ahead. As go-jose's `DefaultLeeway`, by which upstream checks (`pkg/serviceaccount/claims.go`).
+const LEEWAY_SECONDS: i64 = 60;
+
 /// Reason for which a token is invalid. The texts are those of a `TokenReview`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
@@ -261,7 +265,7 @@ fn of_claims(claims: Claims) -> Option<Verified> {
     (claims.sub == user.name).then_some(Verified {
         user,
         audiences: Some(claims.aud),
-        begins: claims.nbf,
+        begins: claims.nbf.saturating_sub(LEEWAY_SECONDS),
         ends: claims.exp,
         promised_until: warnafter,
         bonds,

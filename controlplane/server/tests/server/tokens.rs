@@ -1,5 +1,7 @@
 //! Authentication: tokens of service accounts and of joining nodes, reviews, and impersonation.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::support::{Answer, Api, START, collect, pod};
@@ -110,6 +112,26 @@ async fn a_token_ends_with_its_time() {
         review["status"],
         json!({"user": {}, "error": "[invalid bearer token, service account token has expired]"})
     );
+}
+
+#[tokio::test]
+async fn a_token_is_taken_where_the_clock_is_behind_by_less_than_a_minute() {
+    let behind = Arc::new(AtomicI64::new(0));
+    let seconds = Arc::clone(&behind);
+    let api = Api::start_with(|mut options| {
+        options.clock = Arc::new(move || {
+            let start: k8s_openapi::jiff::Timestamp = START.parse().unwrap();
+            start - k8s_openapi::jiff::SignedDuration::from_secs(seconds.load(Ordering::Relaxed))
+        });
+        options
+    })
+    .await;
+    api.account("default", "robot").await;
+    let token = token(&api, &json!({})).await;
+    behind.store(60, Ordering::Relaxed);
+    assert!(api.whoami(&token).await.is_ok());
+    behind.store(61, Ordering::Relaxed);
+    assert_eq!(api.whoami(&token).await.unwrap_err(), "Unauthorized");
 }
 
 #[tokio::test]
