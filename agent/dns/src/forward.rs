@@ -1,24 +1,32 @@
 //! Questions about names that are not the cluster's: asked of the machine's name servers, or of those that an operator
 //! names for a domain, through a cache.
+//!
+//! The servers are asked in their order, as by the machine's own resolver: the first one often knows names that a public
+//! one behind it does not. One that does not answer comes last for a while.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use common::shares::Shares;
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig, ServerOrderingStrategy};
+use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_server::proto::op::ResponseCode;
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 /// Longest time for one server's answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time for an answer at all: clients ask again after five seconds.
 const DEADLINE: Duration = Duration::from_millis(4500);
-/// Answers that are kept.
+/// Questions in a row that a server leaves without an answer before it comes last, and the time for which it does. A single
+/// one may be about a name whose own servers are dead.
+const UNANSWERED: u32 = 5;
+const LAST_FOR: Duration = Duration::from_secs(15);
+/// Answers of one server that are kept.
 const CACHED: u64 = 4096;
 /// Longest time that answers and refusals are kept, as in kubeadm's Corefile (`cache 30`).
 const MAX_TTL: Duration = Duration::from_secs(30);
@@ -43,12 +51,28 @@ pub(crate) struct Forwarded {
     pub(crate) authorities: Vec<Record>,
 }
 
+impl Forwarded {
+    fn failed(code: ResponseCode) -> Self {
+        Self {
+            code: Some(code),
+            ..Self::default()
+        }
+    }
+}
+
+/// Name server that is asked.
+struct Upstream {
+    resolver: TokioResolver,
+    /// Number of questions since the last answer, and the time of the last of them.
+    unanswered: Mutex<(u32, Option<Instant>)>,
+}
+
 #[derive(Default)]
 struct Resolvers {
     rules: Rules,
-    upstream: Option<Arc<TokioResolver>>,
+    upstreams: Arc<[Upstream]>,
     /// The longest domain first.
-    stubs: Vec<(Name, Option<Arc<TokioResolver>>)>,
+    stubs: Vec<(Name, Arc<[Upstream]>)>,
 }
 
 /// Asks other name servers. Clones share one cache.
@@ -80,81 +104,118 @@ impl Forwarder {
             .filter_map(|(domain, servers)| {
                 let mut domain = Name::from_ascii(domain).ok()?.to_lowercase();
                 domain.set_fqdn(true);
-                Some((domain, resolver(servers)))
+                Some((domain, upstreams(servers)))
             })
             .collect();
         stubs.sort_by_key(|(domain, _)| std::cmp::Reverse(domain.num_labels()));
         *resolvers = Resolvers {
-            upstream: resolver(&rules.upstreams),
+            upstreams: upstreams(&rules.upstreams),
             stubs,
             rules,
         };
     }
 
-    fn responsible(&self, name: &Name) -> Option<Arc<TokioResolver>> {
+    fn responsible(&self, name: &Name) -> Arc<[Upstream]> {
         let resolvers = self.resolvers.read().unwrap_or_else(PoisonError::into_inner);
         let name = name.to_lowercase();
         let stub = resolvers.stubs.iter().find(|(domain, _)| domain.zone_of(&name));
-        stub.map_or_else(|| resolvers.upstream.clone(), |(_, resolver)| resolver.clone())
+        Arc::clone(stub.map_or(&resolvers.upstreams, |(_, upstreams)| upstreams))
     }
 
     pub(crate) async fn lookup(&self, name: &Name, kind: RecordType, client: IpAddr) -> Forwarded {
-        let failed = |code| Forwarded {
-            code: Some(code),
-            ..Forwarded::default()
+        let Some(_place) = self.places.take(client) else {
+            return Forwarded::failed(ResponseCode::ServFail);
         };
-        let (Some(resolver), Some(_place)) = (self.responsible(name), self.places.take(client)) else {
-            return failed(ResponseCode::ServFail);
-        };
+        let upstreams = self.responsible(name);
         let mut name = name.clone();
         name.set_fqdn(true);
-        match tokio::time::timeout(DEADLINE, resolver.lookup(name.clone(), kind)).await {
-            Ok(Ok(found)) => Forwarded {
-                code: None,
-                answers: found.answers().to_vec(),
-                authorities: Vec::new(),
-            },
-            Ok(Err(NetError::Dns(DnsError::NoRecordsFound(none)))) => Forwarded {
-                code: Some(none.response_code),
-                answers: Vec::new(),
-                authorities: none
-                    .soa
-                    .map(|soa| Record::from_rdata(soa.name.clone(), soa.ttl, RData::SOA(soa.data.clone())))
-                    .into_iter()
-                    .collect(),
-            },
-            Ok(Err(NetError::Dns(DnsError::ResponseCode(code)))) => failed(code),
-            Ok(Err(error)) => {
-                debug!(%name, %kind, %error, "a forwarded question failed");
-                failed(ResponseCode::ServFail)
-            }
-            Err(_) => failed(ResponseCode::ServFail),
-        }
+        let asked = tokio::time::timeout(DEADLINE, ask(&upstreams, &name, kind)).await;
+        asked.unwrap_or_else(|_late| Forwarded::failed(ResponseCode::ServFail))
     }
 }
 
-fn resolver(servers: &[SocketAddr]) -> Option<Arc<TokioResolver>> {
-    if servers.is_empty() {
-        return None;
+/// Asks one server after the other until one answers, be it that there is no such name.
+async fn ask(upstreams: &[Upstream], name: &Name, kind: RecordType) -> Forwarded {
+    let mut failure = Forwarded::failed(ResponseCode::ServFail);
+    let (silent, others): (Vec<&Upstream>, Vec<&Upstream>) =
+        upstreams.iter().partition(|upstream| upstream.is_silent());
+    for upstream in others.into_iter().chain(silent) {
+        let found = upstream.resolver.lookup(name.clone(), kind).await;
+        upstream.note(matches!(found, Ok(_) | Err(NetError::Dns(_))));
+        match found {
+            Ok(found) => {
+                return Forwarded {
+                    code: None,
+                    answers: found.answers().to_vec(),
+                    authorities: Vec::new(),
+                };
+            }
+            Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
+                return Forwarded {
+                    code: Some(none.response_code),
+                    answers: Vec::new(),
+                    authorities: none
+                        .soa
+                        .map(|soa| Record::from_rdata(soa.name.clone(), soa.ttl, RData::SOA(soa.data.clone())))
+                        .into_iter()
+                        .collect(),
+                };
+            }
+            Err(NetError::Dns(DnsError::ResponseCode(code))) => failure = Forwarded::failed(code),
+            Err(error) => debug!(%name, %kind, %error, "a forwarded question failed"),
+        }
     }
-    let servers = servers.iter().map(|server| name_server(server.ip(), server.port()));
-    let config = ResolverConfig::from_parts(None, Vec::new(), servers.collect());
+    failure
+}
+
+impl Upstream {
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, (u32, Option<Instant>)> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_silent(&self) -> bool {
+        let (count, last) = *self.unanswered();
+        count >= UNANSWERED && last.is_some_and(|last| last.elapsed() < LAST_FOR)
+    }
+
+    fn note(&self, answered: bool) {
+        let mut unanswered = self.unanswered();
+        *unanswered = if answered {
+            (0, None)
+        } else {
+            (unanswered.0.saturating_add(1), Some(Instant::now()))
+        };
+    }
+}
+
+fn upstreams(servers: &[SocketAddr]) -> Arc<[Upstream]> {
+    let alone = servers.len() == 1;
+    let resolvers = servers.iter().filter_map(|server| resolver(*server, alone));
+    let upstreams = resolvers.map(|resolver| Upstream {
+        resolver,
+        unanswered: Mutex::default(),
+    });
+    upstreams.collect()
+}
+
+fn resolver(server: SocketAddr, alone: bool) -> Option<TokioResolver> {
+    let server = name_server(server.ip(), server.port());
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
     let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
     let options = builder.options_mut();
     options.timeout = TIMEOUT;
-    options.attempts = 1;
+    // Where there is another server, that is asked instead.
+    options.attempts = usize::from(alone);
     options.cache_size = CACHED;
     options.positive_max_ttl = Some(MAX_TTL);
     options.negative_max_ttl = Some(MAX_TTL);
     options.use_hosts_file = ResolveHosts::Never;
     options.edns0 = true;
-    options.server_ordering_strategy = ServerOrderingStrategy::QueryStatistics;
     // Against forged answers, beside the random ports and numbers of questions (RFC 5452).
     options.case_randomization = true;
     options.preserve_intermediates = true;
     builder
         .build()
-        .map(Arc::new)
         .inspect_err(|error| warn!(%error, "no questions can be forwarded"))
         .ok()
 }

@@ -220,6 +220,57 @@ async fn a_domain_may_have_servers_of_its_own() {
     );
 }
 
+/// Name server that has this address for every name, or no name at all.
+async fn upstream(known: Option<u8>) -> (SocketAddr, JoinSet<()>) {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut asked = [0; 1500];
+        loop {
+            let (_, client) = socket.recv_from(&mut asked).await.unwrap();
+            let mut end = 12;
+            while asked[end] != 0 {
+                end += 1 + usize::from(asked[end]);
+            }
+            let mut answer = asked[..end + 5].to_vec();
+            let header = match known {
+                Some(_) => *b"\x81\x80\0\x01\0\x01\0\0\0\0",
+                None => *b"\x81\x83\0\x01\0\0\0\0\0\0",
+            };
+            answer.splice(2..12, header);
+            if let Some(last) = known {
+                answer.extend_from_slice(b"\xc0\x0c\0\x01\0\x01\0\0\x0e\x10\0\x04\xc0\0\x02");
+                answer.push(last);
+            }
+            socket.send_to(&answer, client).await.unwrap();
+        }
+    });
+    (address, tasks)
+}
+
+#[tokio::test]
+async fn upstreams_are_asked_in_their_order() {
+    let (private, _of_private) = upstream(Some(7)).await;
+    let (public, _of_public) = upstream(None).await;
+    // It takes questions and never answers.
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let dead = socket.local_addr().unwrap();
+    let own = Ok(vec!["192.0.2.7".to_owned()]);
+    for (upstreams, times, expected) in [
+        (vec![private, public], 8, own.clone()),
+        (vec![public, private], 8, Err(ResponseCode::NXDomain)),
+        (vec![dead, private], 1, own),
+    ] {
+        let stubs = Vec::new();
+        let server = serve("cluster.local", Rules { upstreams, stubs }).await;
+        for number in 0..times {
+            let name = format!("x{number}.corp.test.");
+            assert_eq!(asked(&server, &name, RecordType::A).await, expected, "{name}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_dead_upstream_delays_no_name_of_the_cluster() {
     // It takes questions and never answers.
