@@ -211,8 +211,7 @@ fn resolver(server: SocketAddr, alone: bool) -> Option<TokioResolver> {
     options.negative_max_ttl = Some(MAX_TTL);
     options.use_hosts_file = ResolveHosts::Never;
     options.edns0 = true;
-    // Against forged answers, beside the random ports and numbers of questions (RFC 5452).
-    options.case_randomization = true;
+    // Not `case_randomization`: some servers, and some that these ask, know names in lower case alone.
     options.preserve_intermediates = true;
     builder
         .build()
