@@ -318,8 +318,9 @@ const HTTP: &str = "http";
 const HTTPS: &str = "https";
 const USER_AGENT: &str = concat!("skiff-agent/", env!("CARGO_PKG_VERSION"));
 /// Timeout of name resolution, connection and TLS handshake together. The error appears in the
-/// pod's status soon; the kubelet's back-off retries.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// pod's status soon; the kubelet's back-off retries. More than the 5 s for which the C library waits
+/// for a dead name server, before it asks the next one.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 
 fn read_authorities(settings: &Registry) -> Result<Vec<Vec<u8>>, RegistryError> {
     let read = |path: &std::path::PathBuf| {
