@@ -19,7 +19,7 @@ const BEHIND: [&str; 2] = [
 /// Text of the `resolv.conf` for pods. A file that the operator has set must exist.
 pub(crate) fn text(config: &Config) -> io::Result<String> {
     match &config.resolv_conf {
-        None => Ok(of_machine(|path| fs::read_to_string(path).unwrap_or_default())),
+        None => Ok(of_machine(read)),
         Some(none) if none.as_os_str().is_empty() => Ok(nobody(&config.host_addresses())),
         Some(path) => fs::read_to_string(path)
             .map_err(|error| io::Error::new(error.kind(), format!("read {}: {error}", path.display()))),
@@ -29,16 +29,23 @@ pub(crate) fn text(config: &Config) -> io::Result<String> {
 /// Text of the `resolv.conf` for the node itself.
 pub(crate) fn of_node(config: &Config) -> io::Result<String> {
     match &config.resolv_conf {
-        None => fs::read_to_string(USUAL),
+        None => Ok(Some(read(USUAL))
+            .filter(|usual| !files::servers(usual).is_empty())
+            .unwrap_or_else(|| of_machine(read))),
         Some(none) if none.as_os_str().is_empty() => Ok(String::new()),
         Some(path) => fs::read_to_string(path),
     }
 }
 
-/// A loopback server is not reachable from pods with a network of their own.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A loopback server is not reachable from pods with a network of their own. Without any, the
+/// machine's programs ask systemd-resolved by its library (nss-resolve), as on Arch Linux.
 fn of_machine(read: impl Fn(&str) -> String) -> String {
     let usual = read(USUAL);
-    if !files::asks_itself(&usual) {
+    if files::asks_others(&usual) {
         return usual;
     }
     let others = BEHIND.iter().map(|path| read(path));
@@ -92,13 +99,12 @@ mod tests {
             "there is nothing better"
         );
         assert_eq!(asked("nameserver ::1%lo\n", real, ""), real);
-        for usual in [
-            "nameserver 192.0.2.9\n",
-            "nameserver 127.0.0.1\nnameserver 192.0.2.9\n",
-            "search a.b\n",
-            "",
-        ] {
+        for usual in ["nameserver 192.0.2.9\n", "nameserver 127.0.0.1\nnameserver 192.0.2.9\n"] {
             assert_eq!(asked(usual, real, other), usual, "the machine's own is good enough");
+        }
+        for without in ["search a.b\n", ""] {
+            assert_eq!(asked(without, real, other), real);
+            assert_eq!(asked(without, "", ""), without);
         }
     }
 }

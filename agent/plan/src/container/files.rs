@@ -5,7 +5,7 @@ mod resolver;
 use k8s_openapi::api::core::v1::{HostAlias, Pod};
 
 use crate::pod::pods;
-pub use resolver::{ClusterDns, Resolution, asks_itself, asks_others, resolv_conf, servers};
+pub use resolver::{ClusterDns, Resolution, asks_others, resolv_conf, servers};
 
 /// The longest hostname that the kernel accepts.
 const LONGEST_HOSTNAME: usize = 64;

@@ -184,7 +184,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value = "cluster.local")]
     cluster_domain: String,
     /// File from which pods take the machine's name servers; an empty one is none. Otherwise `/etc/resolv.conf`, or where that
-    /// names only servers on the loopback, the file in which systemd-resolved or `NetworkManager` tells whom those ask
+    /// names no servers but on the loopback, the file in which systemd-resolved or `NetworkManager` tells whom those ask
     #[arg(long, value_parser = OsStringValueParser::new().map(PathBuf::from))]
     resolv_conf: Option<PathBuf>,
     /// Directory of image archives that are imported at the start

@@ -28,14 +28,8 @@ pub struct Resolution {
     pub omitted: Vec<String>,
 }
 
-/// True if a text names name servers, all of them the machine's own loopback addresses, which no
-/// other machine can query.
-pub fn asks_itself(text: &str) -> bool {
-    let servers = Resolver::parse(text).servers;
-    !servers.is_empty() && servers.iter().all(|server| is_loopback(server))
-}
-
-/// True if a text names a name server that other machines can query.
+/// True if a text names a name server that other machines can query: one that is not the machine's
+/// own loopback address.
 pub fn asks_others(text: &str) -> bool {
     Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
 }
