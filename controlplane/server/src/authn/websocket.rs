@@ -5,7 +5,7 @@
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use http::header::{SEC_WEBSOCKET_PROTOCOL, UPGRADE};
+use http::header::SEC_WEBSOCKET_PROTOCOL;
 use http::{HeaderMap, HeaderValue};
 
 use crate::transport::tunnel;
@@ -30,8 +30,7 @@ pub(super) enum Refused {
 
 /// Removes the token from the offered protocols of a WebSocket; `None` where there is none.
 pub(super) fn take_token(headers: &mut HeaderMap) -> Result<Option<String>, Refused> {
-    let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);
-    if !tunnel::is_wanted(headers) || !upgrade.is_some_and(|value| value.eq_ignore_ascii_case(b"websocket")) {
+    if !tunnel::is_websocket(headers) {
         return Ok(None);
     }
     let offered: Vec<&str> = headers
@@ -64,6 +63,8 @@ pub(super) fn take_token(headers: &mut HeaderMap) -> Result<Option<String>, Refu
 
 #[cfg(test)]
 mod tests {
+    use http::header::UPGRADE;
+
     use super::*;
 
     /// Returns the token that was found and the remaining protocols.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::stream::unfold;
-use http::HeaderValue;
 use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method};
 use store::{Event, ListAt, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sleep_until};
 
@@ -25,8 +26,9 @@ use crate::request::query::Query;
 use crate::request::selection::Selection;
 use crate::server::limits::{Room, Taken};
 use crate::storage;
-use crate::transport::negotiation::negotiate_watch;
+use crate::transport::negotiation::{Encoding, Representation, negotiate_watch};
 use crate::transport::respond::Response;
+use crate::transport::tunnel::{self, messages};
 
 /// A watch without `timeoutSeconds` lasts this long and up to as long again.
 const MIN_TIMEOUT: Duration = Duration::from_mins(30);
@@ -62,16 +64,32 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     let start = start(&context.query, bookmarks)?;
     let timeout = timeout(&context.query)?;
     let frames = Frames::new(context, representation, selection)?;
+    let speaks = has_messages(context, representation);
+    let head = speaks.then(|| messages::headers(&context.headers)).transpose()?;
     // On the heap, as the stream moves it about for every frame.
-    let watcher = Box::new(Watcher::open(context, frames, start, bookmarks, timeout).await?);
+    let mut watcher = Box::new(Watcher::open(context, frames, start, bookmarks, timeout).await?);
+    watcher.singly = head.is_some();
     let stream = unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
-        Some((Ok::<Bytes, Infallible>(frame), watcher))
+        Some((frame, watcher))
     });
-    let mut response = Response::new(Body::from_stream(stream));
+    if let Some(head) = head {
+        let client = context.wire.upgrade.take();
+        return tunnel::switch(client, head, move |client| messages::send(stream, client));
+    }
+    let mut response = Response::new(Body::from_stream(stream.map(Ok::<Bytes, Infallible>)));
     let content_type = HeaderValue::from_static(representation.encoding.frames_type());
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
+}
+
+/// True if the client wants every event as a message of WebSocket.
+fn has_messages(context: &Context, representation: Representation) -> bool {
+    let wire = &context.wire;
+    wire.method == Method::GET
+        && wire.upgrade.is_some()
+        && tunnel::is_websocket(&context.headers)
+        && representation.encoding != Encoding::Protobuf
 }
 
 fn validate(query: &Query) -> Result<(), Failure> {
@@ -178,6 +196,8 @@ impl Begun {
 struct Watcher {
     frames: Frames,
     initial: std::vec::IntoIter<Live>,
+    /// Whether each event is a frame of its own.
+    singly: bool,
     /// Revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
     changes: Option<Watch>,
@@ -225,6 +245,7 @@ impl Watcher {
         Ok(Self {
             frames,
             initial: begun.initial.into_iter(),
+            singly: false,
             mark: begun.mark,
             changes: begun.changes,
             room: begun.room,
@@ -301,7 +322,7 @@ impl Watcher {
         }
     }
 
-    /// Synthetic events, several in one piece.
+    /// Synthetic events, several in one piece unless each is wanted singly.
     async fn batch(&mut self) -> Option<Bytes> {
         let mut size = 0;
         for live in self.initial.as_slice() {
@@ -313,7 +334,7 @@ impl Watcher {
         let taken = room(self.room.as_ref(), size, self.deadline.as_mut()).await?;
         let first = self.initial.next()?;
         let mut batch = self.frames.of(Kind::Added, &first).to_vec();
-        while batch.len() < BATCH {
+        while !self.singly && batch.len() < BATCH {
             let Some(entry) = self.initial.next() else { break };
             batch.extend_from_slice(&self.frames.of(Kind::Added, &entry));
         }

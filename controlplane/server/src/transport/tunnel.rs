@@ -1,6 +1,7 @@
 //! Connections that switch protocols: after the answer's head all bytes go through, both ways, unchanged.
 
 pub(crate) mod frames;
+pub(crate) mod messages;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -75,6 +76,14 @@ pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
     named && headers.get(UPGRADE).is_some_and(|value| !value.is_empty())
 }
 
+/// True if the headers are of a switch to WebSocket.
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    is_wanted(headers)
+        && headers
+            .get(UPGRADE)
+            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
+}
+
 /// Headers of a protocol switch; all others are hop-by-hop.
 pub(crate) fn headers(all: &HeaderMap) -> HeaderMap {
     let belongs = |name: &HeaderName| {
@@ -94,16 +103,27 @@ pub(crate) fn open(
     answer: HeaderMap,
     mut back: Box<dyn Stream>,
 ) -> Result<Response, Failure> {
-    let Some(client) = client else {
-        return Err(Failure::bad_request("this connection cannot be upgraded"));
-    };
     let websocket = answer
         .get(UPGRADE)
         .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"));
     let frames = websocket.then(Frames::default);
+    switch(client, answer, move |client| async move {
+        join(client, &mut back, frames).await;
+    })
+}
+
+/// Answers with these headers and leaves the client's connection to the work.
+pub(crate) fn switch<Work: Future<Output = ()> + Send + 'static>(
+    client: Option<OnUpgrade>,
+    answer: HeaderMap,
+    work: impl FnOnce(TokioIo<Upgraded>) -> Work + Send + 'static,
+) -> Result<Response, Failure> {
+    let Some(client) = client else {
+        return Err(Failure::bad_request("this connection cannot be upgraded"));
+    };
     let work = async move {
         match client.await {
-            Ok(client) => join(TokioIo::new(client), &mut back, frames).await,
+            Ok(client) => work(TokioIo::new(client)).await,
             Err(error) => tracing::debug!(%error, "a client's connection was not upgraded"),
         }
     };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::support::served::{TIMEOUT, dial, serve};
 use crate::support::{Api, Frames, config_map, pod};
 use axum::body::Body;
 use controlplane_server::authn::identity::{MASTERS, Source, User};
@@ -10,7 +11,8 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -391,4 +393,68 @@ async fn what_the_watches_of_one_user_hold_unread_is_bounded() {
     unread.pop();
     let frame = tokio::time::timeout(soon, waiting.frame()).await;
     assert!(frame.is_ok(), "what is read makes room");
+}
+
+/// The next message of WebSocket: its first byte and its payload.
+async fn message(stream: &mut (impl AsyncRead + Unpin)) -> (u8, Vec<u8>) {
+    let message = async {
+        let first = stream.read_u8().await.unwrap();
+        let length = match stream.read_u8().await.unwrap() {
+            126 => usize::from(stream.read_u16().await.unwrap()),
+            short => usize::from(short),
+        };
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).await.unwrap();
+        (first, payload)
+    };
+    tokio::time::timeout(TIMEOUT, message).await.expect("a message")
+}
+
+/// The next message, which is an event: its type and the name of its object.
+async fn told(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    let (first, text) = message(stream).await;
+    assert_eq!(first, 0x81, "a text");
+    let event: Value = serde_json::from_slice(&text).unwrap();
+    let word = |pointer: &str| event.pointer(pointer).unwrap().as_str().unwrap().to_owned();
+    format!("{} {}", word("/type"), word("/object/metadata/name"))
+}
+
+#[tokio::test]
+async fn a_client_of_websocket_gets_every_event_as_a_message() {
+    let served = serve(|transport| transport).await;
+    for name in ["a", "b"] {
+        served.api.post(CONFIG_MAPS, &config_map(name)).await;
+    }
+    let mut stream = dial(&served, Some("root"), "http/1.1").await.unwrap();
+    let request = format!(
+        "GET {CONFIG_MAPS}?watch=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Protocol: base64.binary.k8s.io\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    for line in [
+        "http/1.1 101 switching protocols",
+        "upgrade: websocket",
+        "sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=",
+        "sec-websocket-protocol: base64.binary.k8s.io",
+    ] {
+        assert!(head.contains(line), "{line} in {head}");
+    }
+    assert_eq!(told(&mut stream).await, "ADDED a");
+    assert_eq!(told(&mut stream).await, "ADDED b");
+    let ping = [0x89, 0x82, 1, 2, 3, 4, b'h' ^ 1, b'i' ^ 2];
+    stream.write_all(&ping).await.unwrap();
+    assert_eq!(message(&mut stream).await, (0x8a, b"hi".to_vec()));
+    served.api.delete(&format!("{CONFIG_MAPS}/a"), "").await;
+    assert_eq!(told(&mut stream).await, "DELETED a");
+    let close = [0x88, 0x80, 1, 2, 3, 4];
+    stream.write_all(&close).await.unwrap();
+    assert_eq!(message(&mut stream).await, (0x88, 1000_u16.to_be_bytes().to_vec()));
+    let end = tokio::time::timeout(TIMEOUT, stream.read_u8()).await.expect("an end");
+    assert!(end.is_err());
 }
