@@ -402,9 +402,8 @@ fn a_node_behind_nat_is_asked_over_connections_that_it_opens() -> anyhow::Result
     std::thread::scope(|scope| {
         let hold = || kubectl(&["exec", "pod", "--", "sleep", "1"]).map(drop);
         let all: Vec<_> = (0..10).map(|_| scope.spawn(hold)).collect();
-        let ends = all.into_iter().map(std::thread::ScopedJoinHandle::join);
-        ends.map(|end| end.unwrap_or_else(|_| anyhow::bail!("a thread ended")))
-            .collect::<anyhow::Result<()>>()
+        let mut ends = all.into_iter().map(std::thread::ScopedJoinHandle::join);
+        ends.try_for_each(|end| end.unwrap_or_else(|_| anyhow::bail!("a thread ended")))
     })?;
     eventually("the node is measured", || {
         let said = kubectl(&["top", "node", "n3"]).map_err(|error| format!("{error:#}"))?;

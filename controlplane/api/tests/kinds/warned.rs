@@ -219,25 +219,6 @@ fn core_kinds() {
         ),
         (
             "",
-            "resourcequotas",
-            json!({"spec": {"hard": {"cpu": "2", "limits.cpu": "1", "requests.memory": "1Gi", "limits.memory": "1Gi",
-                "requests.ephemeral-storage": "2Gi", "limits.ephemeral-storage": "1Gi"}}}),
-            vec![
-                "ResourceQuota cpu (2) should be less than limits.cpu (1)",
-                "ResourceQuota requests.ephemeral-storage (2Gi) should be less than limits.ephemeral-storage (1Gi)",
-            ],
-        ),
-        (
-            "",
-            "endpoints",
-            json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "fe80:0::1"}]}]}),
-            vec![
-                "subsets[0].notReadyAddresses[0].ip: IPv6 address \"fe80:0::1\" should be in RFC 5952 canonical format \
-                 (\"fe80::1\")",
-            ],
-        ),
-        (
-            "",
             "nodes",
             json!({"spec": {"externalID": "i-1", "configSource": {}}}),
             vec!["spec.externalID: this field is deprecated, and is unused by Kubernetes"],
@@ -255,6 +236,33 @@ fn core_kinds() {
             vec![
                 "metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated in v1.32+; prefer separate namespaces \
                  to isolate access to mounted secrets",
+            ],
+        ),
+    ] {
+        assert_eq!(new(group, plural, &object), expected, "{plural}");
+    }
+}
+
+#[test]
+fn amounts_and_addresses() {
+    for (group, plural, object, expected) in [
+        (
+            "",
+            "resourcequotas",
+            json!({"spec": {"hard": {"cpu": "2", "limits.cpu": "1", "requests.memory": "1Gi", "limits.memory": "1Gi",
+                "requests.ephemeral-storage": "2Gi", "limits.ephemeral-storage": "1Gi"}}}),
+            vec![
+                "ResourceQuota cpu (2) should be less than limits.cpu (1)",
+                "ResourceQuota requests.ephemeral-storage (2Gi) should be less than limits.ephemeral-storage (1Gi)",
+            ],
+        ),
+        (
+            "",
+            "endpoints",
+            json!({"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "fe80:0::1"}]}]}),
+            vec![
+                "subsets[0].notReadyAddresses[0].ip: IPv6 address \"fe80:0::1\" should be in RFC 5952 canonical format \
+                 (\"fe80::1\")",
             ],
         ),
     ] {

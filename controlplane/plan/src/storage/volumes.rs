@@ -125,13 +125,11 @@ fn reclaim(volume: &PersistentVolume, now: Timestamp) -> Vec<Step> {
 /// True if the driver of the volume deletes it (`findDeletablePlugin`,
 /// `pkg/controller/volume/persistentvolume/pv_controller.go`).
 fn is_deleted_elsewhere(volume: &PersistentVolume) -> bool {
-    match provisioner(volume).filter(|name| !name.is_empty()) {
-        Some(name) => !name.starts_with("kubernetes.io/"),
-        None => {
-            let spec = volume.spec.as_ref();
-            annotation(&volume.metadata, MIGRATED_TO).is_some() || spec.is_some_and(|spec| spec.csi.is_some())
-        }
+    if let Some(name) = provisioner(volume).filter(|name| !name.is_empty()) {
+        return !name.starts_with("kubernetes.io/");
     }
+    let spec = volume.spec.as_ref();
+    annotation(&volume.metadata, MIGRATED_TO).is_some() || spec.is_some_and(|spec| spec.csi.is_some())
 }
 
 fn undeletable(volume: &PersistentVolume) -> String {

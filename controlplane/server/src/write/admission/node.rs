@@ -416,7 +416,7 @@ fn has_driver_for(context: &Context, pod: &Pod, audience: &str) -> bool {
         let driver = driver.and_then(|name| read::<CSIDriver>(context, ("storage.k8s.io", "csidrivers", "", &name)));
         let mut requests = driver
             .into_iter()
-            .flat_map(|driver| driver.spec.token_requests)
+            .filter_map(|driver| driver.spec.token_requests)
             .flatten();
         requests.any(|request| request.audience == audience)
     })
