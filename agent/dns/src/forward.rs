@@ -22,8 +22,7 @@ use tracing::{debug, warn};
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time for an answer at all: clients ask again after five seconds.
 const DEADLINE: Duration = Duration::from_millis(4500);
-/// Questions in a row that a server leaves without an answer before it comes last, and the time for which it does. A single
-/// one may be about a name whose own servers are dead.
+/// Questions in a row that a server leaves to the next one before it comes last, and the time for which it does.
 const UNANSWERED: u32 = 5;
 const LAST_FOR: Duration = Duration::from_secs(15);
 /// Answers of one server that are kept.
@@ -139,9 +138,16 @@ async fn ask(upstreams: &[Upstream], name: &Name, kind: RecordType) -> Forwarded
     let mut failure = Forwarded::failed(ResponseCode::ServFail);
     let (silent, others): (Vec<&Upstream>, Vec<&Upstream>) =
         upstreams.iter().partition(|upstream| upstream.is_silent());
+    let mut passed: Vec<&Upstream> = Vec::new();
     for upstream in others.into_iter().chain(silent) {
         let found = upstream.resolver.lookup(name.clone(), kind).await;
-        upstream.note(matches!(found, Ok(_) | Err(NetError::Dns(_))));
+        if matches!(found, Ok(_) | Err(NetError::Dns(_))) {
+            upstream.note(true);
+            // A question that nobody answers says nothing about them.
+            passed.drain(..).for_each(|silent| silent.note(false));
+        } else {
+            passed.push(upstream);
+        }
         match found {
             Ok(found) => {
                 return Forwarded {
@@ -173,9 +179,18 @@ impl Upstream {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True for a server that comes last. After a while a single question tries it again.
     fn is_silent(&self) -> bool {
-        let (count, last) = *self.unanswered();
-        count >= UNANSWERED && last.is_some_and(|last| last.elapsed() < LAST_FOR)
+        let mut unanswered = self.unanswered();
+        let (count, Some(last)) = *unanswered else { return false };
+        if count < UNANSWERED {
+            return false;
+        }
+        if last.elapsed() < LAST_FOR {
+            return true;
+        }
+        unanswered.1 = Some(Instant::now());
+        false
     }
 
     fn note(&self, answered: bool) {

@@ -270,6 +270,18 @@ async fn upstreams_are_asked_in_their_order() {
             assert_eq!(asked(&server, &name, RecordType::A).await, expected, "{name}");
         }
     }
+    // After some questions it comes last.
+    let (upstreams, stubs) = (vec![dead, private], Vec::new());
+    let server = serve("cluster.local", Rules { upstreams, stubs }).await;
+    let names = (0..6).map(|number| format!("x{number}.corp.test."));
+    let many = names.map(async |name| asked(&server, &name, RecordType::A).await);
+    for found in futures::future::join_all(many).await {
+        assert_eq!(found, Ok(vec!["192.0.2.7".to_owned()]));
+    }
+    let started = Instant::now();
+    let found = asked(&server, "y.corp.test.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["192.0.2.7".to_owned()]));
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ impl Default for Limits {
             // A layer of 15 GB at 10 Mbit/s takes over three hours, and a pull that ends before begins with it again.
             pull_time: Duration::from_hours(6),
             read_timeout: Duration::from_secs(30),
-            pace_bytes: 64 << 10,
+            pace_bytes: 1 << 20,
             pace_time: Duration::from_mins(1),
             attempts: 4,
             // Four of them for one registry, three for one pull, as containerd has it.

@@ -296,10 +296,9 @@ pub fn open(configuration: kube::Config, servers: &Servers) -> kube::Result<kube
 }
 
 /// Creates a client whose requests may switch protocols, which HTTP/2 does not do. Nothing has to come over its connections.
-pub fn open_switching(mut configuration: kube::Config, server: &Uri) -> kube::Result<kube::Client> {
+pub fn open_switching(mut configuration: kube::Config, servers: &Servers) -> kube::Result<kube::Client> {
     configuration.read_timeout = None;
-    let servers = Servers::new(std::slice::from_ref(server));
-    build(configuration, &servers, &[b"http/1.1"])
+    build(configuration, servers, &[b"http/1.1"])
 }
 
 fn build(mut configuration: kube::Config, servers: &Servers, protocols: &[&[u8]]) -> kube::Result<kube::Client> {

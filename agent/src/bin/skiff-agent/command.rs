@@ -384,11 +384,14 @@ impl Arguments {
         server.parse().context("the server's address")
     }
 
-    /// URLs of all servers.
-    pub(crate) fn server_urls(&self) -> anyhow::Result<Vec<Uri>> {
-        match self.server.concat() {
-            given if given.is_empty() => Ok(vec![self.server_url()?]),
-            given => Ok(given),
+    /// Each server alone.
+    pub(crate) fn each_server(&self) -> Vec<Servers> {
+        match self.server.concat().as_slice() {
+            [] => vec![Servers::new(&[])],
+            given => given
+                .iter()
+                .map(|server| Servers::new(std::slice::from_ref(server)))
+                .collect(),
         }
     }
 
@@ -399,7 +402,10 @@ impl Arguments {
 
     /// Choice of the addresses where none are given.
     pub(crate) fn choice(&self) -> anyhow::Result<Choice> {
-        let servers = self.server_urls()?;
+        let servers = match self.server.concat() {
+            given if given.is_empty() => vec![self.server_url()?],
+            given => given,
+        };
         let proxy = Kubeconfig::read_from(&self.kubeconfig).ok();
         let proxy = proxy.as_ref().and_then(common_proxy::given);
         // The proxy alone may know the server's name, or have a route to it.

@@ -129,14 +129,14 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     let own_cancel = cancel.clone();
     let shared = Arc::clone(&context);
+    let ready = open_to_servers(arguments, own, &mut tasks);
     tasks.spawn(async move {
-        match Box::pin(agent::run(context, events, own_cancel, common::notify::ready)).await {
+        match Box::pin(agent::run(context, events, own_cancel, ready)).await {
             Ok(never) => match never {},
             Err(agent::Error::Cancelled) => Ok(()),
             Err(error) => Err(error.into()),
         }
     });
-    open_to_servers(arguments, own, &mut tasks)?;
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async move { Err(addresses::lost(choice, addresses).await.into()) });
     tasks.spawn(async { match common::memory::give_back(true).await {} });
@@ -155,19 +155,25 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Opens connections to the servers that cannot open one to the agent, which listens at this address.
+/// Opens connections to the servers that cannot open one to the agent, which listens at `own`, once the returned function tells
+/// that it is the node: a machine that is refused gets none of its requests.
 fn open_to_servers(
     arguments: &Arguments,
     own: SocketAddr,
     tasks: &mut common::task::JoinSet<anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    for server in arguments.server_urls()? {
-        let kubeconfig = arguments.kubeconfig().to_owned();
+) -> impl FnOnce() + use<> {
+    let is_ready = CancellationToken::new();
+    for server in arguments.each_server() {
+        let (kubeconfig, is_ready) = (arguments.kubeconfig().to_owned(), is_ready.clone());
         tasks.spawn(async move {
+            is_ready.cancelled().await;
             match agent::reverse::run(|| renewal::connect_switching(&kubeconfig, &server), own).await {}
         });
     }
-    Ok(())
+    move || {
+        common::notify::ready();
+        is_ready.cancel();
+    }
 }
 
 /// Returns the node's addresses, and how they were chosen if none are given.

@@ -13,7 +13,6 @@ use agent::serve::Files;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Uri;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -256,9 +255,9 @@ pub(crate) async fn connect(text: &str, servers: &Servers) -> anyhow::Result<kub
 }
 
 /// Connects as the kubeconfig says now, such that the connection can switch protocols.
-pub(crate) async fn connect_switching(kubeconfig: &Path, server: &Uri) -> anyhow::Result<kube::Client> {
+pub(crate) async fn connect_switching(kubeconfig: &Path, servers: &Servers) -> anyhow::Result<kube::Client> {
     let configuration = configuration(&read(kubeconfig)?).await?;
-    agent::connection::open_switching(configuration, server).context("make the API client")
+    agent::connection::open_switching(configuration, servers).context("make the API client")
 }
 
 async fn configuration(text: &str) -> anyhow::Result<kube::Config> {

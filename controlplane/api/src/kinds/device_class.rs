@@ -5,6 +5,7 @@ use k8s_openapi::api::resource::v1::DeviceClass;
 use super::resource_claim::validation::{opaque, selectors};
 use crate::kind::Kind;
 use crate::value::invalid::Invalid;
+use crate::workload::validation::newly;
 
 impl Kind for DeviceClass {
     const ANSWERS_DELETED: bool = true;
@@ -17,6 +18,10 @@ impl Kind for DeviceClass {
             opaque(&mut errors, config.opaque.as_ref(), &format!("spec.config[{index}]"));
         }
         errors
+    }
+
+    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+        newly(self.validate(), || old.validate())
     }
 
     crate::spec_alone!();

@@ -66,7 +66,12 @@ impl SchedulerCache {
             let mut on_it = self.pods().filter(on_it);
             on_it.any(|placed| placed.pod.metadata.is_deleting())
         } else {
-            promise.victims.iter().any(|victim| self.find(victim).is_some())
+            // One whose binding was cancelled may be on another node by now.
+            let is_on_it = |placed: &Placed| placed.node == promise.placed.node;
+            promise
+                .victims
+                .iter()
+                .any(|victim| self.find(victim).is_some_and(is_on_it))
         };
         goes && self.at(&promise.placed.node).is_some_and(|(own, place)| {
             let judge = Judge::new(self, pod, &promise.placed.needs, claims);

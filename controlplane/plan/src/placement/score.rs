@@ -151,6 +151,8 @@ impl<'a> Images<'a> {
             let nodes = count(nodes.count());
             (image, nodes)
         });
+        // What no node has makes no difference between them.
+        let wanted = wanted.filter(|(_, nodes)| *nodes > 0);
         Self {
             wanted: wanted.collect(),
             containers: count(containers.count()),

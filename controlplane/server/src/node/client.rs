@@ -18,7 +18,7 @@ use rustls::RootCertStore;
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -31,6 +31,8 @@ use crate::transport::tls::TlsError;
 
 /// The time for the connection and the handshake, unless the request has its own.
 const CONNECT: Duration = Duration::from_secs(10);
+/// The time for the handshake over a connection that a node has opened.
+const REVERSE: Duration = Duration::from_secs(3);
 /// The time for the head of an agent's answer.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Time that a node has to acknowledge sent data (`TCP_USER_TIMEOUT`).
@@ -142,23 +144,25 @@ async fn dial(
     let address = address(&agent.address, loopback).map_err(|error| error.to_string())?;
     let address = SocketAddr::new(address, agent.port);
     let name = ServerName::try_from(agent.node.clone()).map_err(|error| error.to_string())?;
-    let opened = timeout_at(deadline, reverse.take(&agent.node)).await;
-    let opened = opened.map_err(io::Error::from).and_then(Option::transpose);
-    let opened = opened.map_err(|error| dialer::refused(address, &error))?;
-    let (stream, silence): (Box<dyn Stream>, _) = if let Some(stream) = opened {
-        (Box::new(stream), None)
-    } else {
-        let connected = timeout_at(deadline, TcpStream::connect(address)).await;
-        let stream = connected.map_err(io::Error::from).flatten();
-        let stream = stream.map_err(|error| dialer::refused(address, &error))?;
-        let kept = stream.set_nodelay(true).and_then(|()| Silence::limit(&stream));
-        let silence = kept.map_err(|error| dialer::plain(&error))?;
-        (Box::new(stream), Some(silence))
-    };
-    let secured = timeout_at(deadline, connector.connect(name, stream)).await;
+    // The machine of one that waits may have lost its power.
+    while let Ok(Some(stream)) = timeout_at(deadline, reverse.take(&agent.node)).await {
+        let secured = timeout(
+            REVERSE,
+            connector.connect(name.clone(), Box::new(stream) as Box<dyn Stream>),
+        );
+        if let Ok(Ok(Ok(stream))) = timeout_at(deadline, secured).await {
+            return Ok((stream, None));
+        }
+    }
+    let connected = timeout_at(deadline, TcpStream::connect(address)).await;
+    let stream = connected.map_err(io::Error::from).flatten();
+    let stream = stream.map_err(|error| dialer::refused(address, &error))?;
+    let kept = stream.set_nodelay(true).and_then(|()| Silence::limit(&stream));
+    let silence = kept.map_err(|error| dialer::plain(&error))?;
+    let secured = timeout_at(deadline, connector.connect(name, Box::new(stream) as Box<dyn Stream>)).await;
     let secured = secured.map_err(|_late| "net/http: TLS handshake timeout".to_owned())?;
     let stream = secured.map_err(|error| dialer::unsecured(&error))?;
-    Ok((stream, silence))
+    Ok((stream, Some(silence)))
 }
 
 /// Timeout for a node that has to send or acknowledge something.

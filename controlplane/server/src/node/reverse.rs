@@ -1,12 +1,11 @@
 //! Connections that nodes open for requests to their agents: nothing else leads to a node behind NAT.
 //!
-//! An agent asks each server at [`REVERSE_CONNECTION`](api::kinds::node::REVERSE_CONNECTION). If the server sees it at an
-//! address of its Node, it reaches it there, and answers 204. Otherwise it answers 101 and keeps the connection until it has
+//! An agent asks each server at [`REVERSE_CONNECTION`](api::kinds::node::REVERSE_CONNECTION). A server that sees it at an
+//! address of its Node, or else reaches it there, answers 204. Otherwise it answers 101 and keeps the connection until it has
 //! a request; then the agent opens another one. Both sides prove themselves by TLS within it, as over a connection to the
 //! node's address.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,13 +14,14 @@ use axum::body::Body;
 use futures::FutureExt as _;
 use http::header::UPGRADE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Uri};
 use hyper::upgrade::OnUpgrade;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::agent;
+use super::agents::Within;
 use crate::authn::identity::{Source, User};
 use crate::authz;
 use crate::request::failure::Failure;
@@ -33,6 +33,8 @@ use crate::transport::tunnel;
 const UNUSED: usize = 4;
 /// The time that a node has to open the next connection.
 const ARRIVAL: Duration = Duration::from_secs(5);
+/// The time for an attempt to reach an agent at its Node's address.
+const ATTEMPT: Duration = Duration::from_secs(2);
 /// Bytes on the way in one direction.
 const BUFFER: usize = 64 << 10;
 
@@ -52,9 +54,13 @@ impl ReverseConnections {
     }
 
     /// Takes a connection to a node's agent; `None` if the node opens none.
-    pub(crate) async fn take(&self, node: &str) -> Option<io::Result<DuplexStream>> {
+    pub(crate) async fn take(&self, node: &str) -> Option<DuplexStream> {
         let node = self.nodes().get(node).cloned()?;
-        Some(timeout(ARRIVAL, node.take()).await.map_err(io::Error::from))
+        timeout(ARRIVAL, node.take()).await.ok()
+    }
+
+    fn has(&self, node: &str) -> bool {
+        self.nodes().contains_key(node)
     }
 
     fn add(&self, node: &str, connection: DuplexStream) {
@@ -105,7 +111,7 @@ fn is_open(connection: &mut DuplexStream) -> bool {
 ///
 /// # Errors
 /// 404 for users that are no node; 503 before the Node has addresses; 400 for a connection that cannot be kept
-pub(crate) fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> Result<Response, Failure> {
+pub(crate) async fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> Result<Response, Failure> {
     let node = authz::node(user).ok_or(Failure::NoSuchPath)?;
     let addresses = agent::addresses(&shared.store, node).unwrap_or_default();
     if addresses.is_empty() {
@@ -115,7 +121,8 @@ pub(crate) fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> Result<
     }
     let peer = parts.extensions.get::<Source>().map(|source| source.0.ip());
     let reverse = &shared.options.reverse;
-    if peer.is_none_or(|peer| peer.is_loopback() || addresses.contains(&peer)) {
+    let is_direct = peer.is_some_and(|peer| addresses.contains(&peer));
+    if is_direct || (!reverse.has(node) && is_reached(shared, node).await) {
         reverse.forget(node);
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -128,6 +135,20 @@ pub(crate) fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> Result<
     let response = tunnel::open(upgrade, tunnel::headers(&headers), Box::new(far))?;
     reverse.add(node, near);
     Ok(response)
+}
+
+/// True if the agent answers at its Node's address: it may have come through a proxy, or from an address that its Node does
+/// not tell.
+async fn is_reached(shared: &Shared, node: &str) -> bool {
+    let (Some(agents), Ok(agent)) = (&shared.options.agents, agent::of_node(&shared.store, node)) else {
+        return false;
+    };
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = Uri::from_static("/healthz");
+    request.extensions_mut().insert(Within(ATTEMPT));
+    timeout(2 * ATTEMPT, agents.ask(agent, request))
+        .await
+        .is_ok_and(|answer| answer.is_ok())
 }
 
 #[cfg(test)]
@@ -151,14 +172,13 @@ mod tests {
             (all.next().unwrap(), all.next().unwrap(), all.next().unwrap())
         };
         drop(third);
-        let mut taken = reverse.take("n1").await.unwrap().unwrap();
+        let mut taken = reverse.take("n1").await.unwrap();
         taken.write_all(b"request").await.unwrap();
         let mut seen = [0; 7];
         second.read_exact(&mut seen).await.unwrap();
         assert_eq!(&seen, b"request");
         drop(first);
-        let late = reverse.take("n1").await.unwrap().unwrap_err();
-        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        assert!(reverse.take("n1").await.is_none(), "none came in time");
         let arrives = async {
             tokio::time::sleep(ARRIVAL / 2).await;
             let (near, far) = tokio::io::duplex(BUFFER);
@@ -166,7 +186,7 @@ mod tests {
             far
         };
         let (taken, _far) = tokio::join!(reverse.take("n1"), arrives);
-        assert!(taken.unwrap().is_ok());
+        assert!(taken.is_some());
     }
 
     #[tokio::test]

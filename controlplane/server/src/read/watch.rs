@@ -75,6 +75,7 @@ pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
     });
     if let Some(head) = head {
         let client = context.wire.upgrade.take();
+        let stream = stream.take_until(context.server.limits.ending().cancelled_owned());
         return tunnel::switch(client, head, move |client| messages::send(stream, client));
     }
     let mut response = Response::new(Body::from_stream(stream.map(Ok::<Bytes, Infallible>)));

@@ -12,7 +12,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::request::Parts;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body::Body as _;
 use tokio::time::Instant;
 
@@ -143,7 +143,7 @@ async fn route(
     if !info.is_resource {
         let _seat = turn.seat(shared, outcome).await?;
         if parts.method == Method::GET && parts.uri.path() == REVERSE_CONNECTION {
-            return node::reverse::answer(shared, &user, &mut parts);
+            return node::reverse::answer(shared, &user, &mut parts).await;
         }
         return other(shared, &parts, &segments, &query).await;
     }
@@ -217,9 +217,15 @@ async fn serve_whole(context: &mut Context, bytes: Bytes) -> Result<Response, Fa
 }
 
 /// Keeps the pass of a long-running request until its answer ends.
-fn hold(shared: &Shared, pass: Option<Pass>, answer: Result<Response, Failure>) -> Result<Response, Failure> {
+fn hold(shared: &Shared, pass: Option<Pass>, mut answer: Result<Response, Failure>) -> Result<Response, Failure> {
     let Some(pass) = pass else { return answer };
     let ending = shared.limits.ending();
+    if let Ok(response) = &mut answer
+        && response.status() == StatusCode::SWITCHING_PROTOCOLS
+    {
+        tunnel::keep(response, pass);
+        return answer;
+    }
     answer.map(|response| response.map(|body| Body::new(pass.hold(body, ending))))
 }
 
@@ -273,7 +279,7 @@ async fn elsewhere(
         let answer = tokio::time::timeout(turn::LONGEST, answer).await;
         answer.unwrap_or_else(|_elapsed| {
             let message = "Timeout: request did not complete within the allotted timeout\n";
-            Ok(respond::text(http::StatusCode::GATEWAY_TIMEOUT, message))
+            Ok(respond::text(StatusCode::GATEWAY_TIMEOUT, message))
         })
     };
     hold(shared, pass, answer)

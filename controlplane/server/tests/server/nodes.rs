@@ -1,8 +1,15 @@
 //! Rights of a node's agent and their limits (attack 22: a node accesses another node's objects).
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use crate::support::{Answer, Api, collect, pod};
+use axum::body::Body;
 use controlplane_server::User;
-use http::Request;
+use controlplane_server::authn::identity::Source;
+use controlplane_server::node::agents::{self, Agent, AgentError, Agents};
+use futures::future::BoxFuture;
+use http::{Request, Response};
 use serde_json::{Value, json};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -333,10 +340,7 @@ async fn attack_22_a_mirror_pod_opens_nothing() {
 #[tokio::test]
 async fn attack_22_who_is_called_like_a_node_is_none_without_its_group() {
     let api = cluster().await;
-    let request = Request::builder()
-        .uri("/api/v1/nodes/n1")
-        .body(axum::body::Body::empty())
-        .unwrap();
+    let request = Request::builder().uri("/api/v1/nodes/n1").body(Body::empty()).unwrap();
     let answer = collect(api.send_as(User::new("system:node:n1", []), request).await).await;
     assert_eq!(answer.code, 403);
 }
@@ -376,4 +380,57 @@ async fn pods_have_the_region_and_the_zone_of_their_node() {
     );
     assert_eq!(labels("elsewhere").await, json!({"a": "1", "b": "2"}));
     assert_eq!(labels("made-there").await, json!({region: "r", zone: "own"}));
+}
+
+/// Agents that answer, or are not reached.
+struct Reached(bool);
+
+impl Agents for Reached {
+    fn ask(&self, _: Agent, _: Request<Body>) -> BoxFuture<'static, Result<agents::Answer, AgentError>> {
+        let because = "no route to host".to_owned();
+        let answer = if self.0 {
+            Ok(agents::Answer::Whole(Response::default()))
+        } else {
+            Err(AgentError::Unreachable { because })
+        };
+        Box::pin(async move { answer })
+    }
+}
+
+#[tokio::test]
+async fn a_node_opens_connections_only_to_a_server_that_does_not_reach_it() {
+    let asked = async |api: &Api, user: &User, peer: &str| {
+        let mut request = Request::get("/skiff/reverse-connection").body(Body::empty()).unwrap();
+        let peer: SocketAddr = format!("{peer}:40000").parse().unwrap();
+        request.extensions_mut().insert(Source(peer));
+        collect(api.send_as(user.clone(), request).await).await.code
+    };
+    let node = User::new("system:node:n1", ["system:nodes"]);
+    for (reached, peer, code) in [
+        (false, "10.0.0.1", 204),
+        (false, "[fd00::1]", 204),
+        // It came through a proxy, or has another address.
+        (true, "10.9.9.9", 204),
+        (true, "127.0.0.1", 204),
+        // The connection of this test cannot be kept.
+        (false, "10.9.9.9", 400),
+    ] {
+        let api = Api::start_with(|mut options| {
+            options.agents = Some(Arc::new(Reached(reached)));
+            options
+        })
+        .await;
+        let object = json!({"metadata": {"name": "n1"}, "spec": {}});
+        assert_eq!(asked(&api, &node, peer).await, 503, "there is no Node");
+        api.post("/api/v1/nodes", &object).await;
+        assert_eq!(asked(&api, &node, peer).await, 503, "it has no address");
+        let addresses = ["10.0.0.1", "fd00::1"].map(|address| json!({"type": "InternalIP", "address": address}));
+        let status = json!({"status": {"addresses": addresses}});
+        api.patch("/api/v1/nodes/n1/status", "merge-patch+json", &status).await;
+        assert_eq!(asked(&api, &node, peer).await, code, "{reached} {peer}");
+        let administrator = User::new("admin", ["system:masters"]);
+        assert_eq!(asked(&api, &administrator, peer).await, 404);
+        let stranger = User::new("jane", ["system:authenticated"]);
+        assert_eq!(asked(&api, &stranger, peer).await, 403);
+    }
 }

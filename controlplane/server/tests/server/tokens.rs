@@ -343,7 +343,8 @@ async fn attack_22_a_node_gets_tokens_of_its_own_pods_only() {
 #[tokio::test]
 async fn a_node_gets_tokens_for_the_drivers_of_its_pods() {
     let api = start().await;
-    let driver = json!({"metadata": {"name": "disk.example.com"}, "spec": {"tokenRequests": [{"audience": "vault"}]}});
+    let audiences = json!([{"audience": "vault"}, {"audience": ""}]);
+    let driver = json!({"metadata": {"name": "disk.example.com"}, "spec": {"tokenRequests": audiences}});
     let volume = json!({"metadata": {"name": "v"}, "spec": {
         "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
         "csi": {"driver": "disk.example.com", "volumeHandle": "v"},
@@ -366,9 +367,10 @@ async fn a_node_gets_tokens_for_the_drivers_of_its_pods() {
         assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
         made.json()["metadata"]["uid"].as_str().unwrap().clone_into(&mut uid);
     }
-    for (audience, code) in [("vault", 201), ("elsewhere", 403)] {
+    // A kubelet asks for the server's own audience by none.
+    for (audiences, code) in [(json!(["vault"]), 201), (json!([]), 201), (json!(["elsewhere"]), 403)] {
         let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid});
-        let spec = json!({"boundObjectRef": bound, "audiences": [audience]});
+        let spec = json!({"boundObjectRef": bound, "audiences": audiences});
         let asked = Request::post(TOKENS)
             .header("content-type", "application/json")
             .body(request(&spec).to_string().into())

@@ -389,7 +389,7 @@ fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> R
     let mut mounted = tokens.map(|token| token.audience.as_deref().unwrap_or_default());
     let own = authn::audiences(&context.server);
     if mounted.any(|audience| audience == wanted || (audience.is_empty() && own.contains(wanted)))
-        || has_driver_for(context, pod, wanted)
+        || has_driver_for(context, pod, wanted, own.contains(wanted))
     {
         return Ok(());
     }
@@ -408,8 +408,8 @@ fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> R
     ))
 }
 
-/// True if the CSI driver of a volume of the pod gets tokens for the audience.
-fn has_driver_for(context: &Context, pod: &Pod, audience: &str) -> bool {
+/// True if the CSI driver of a volume of the pod gets tokens for the audience, which may be the server's own.
+fn has_driver_for(context: &Context, pod: &Pod, audience: &str, is_own: bool) -> bool {
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.any(|volume| {
         let driver = driver_of(context, pod, volume);
@@ -418,7 +418,7 @@ fn has_driver_for(context: &Context, pod: &Pod, audience: &str) -> bool {
             .into_iter()
             .filter_map(|driver| driver.spec.token_requests)
             .flatten();
-        requests.any(|request| request.audience == audience)
+        requests.any(|request| request.audience == audience || (request.audience.is_empty() && is_own))
     })
 }
 
