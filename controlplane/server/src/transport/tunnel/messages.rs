@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures::{SinkExt as _, Stream, StreamExt as _};
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderValue};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -72,4 +72,7 @@ pub(crate) async fn send(texts: impl Stream<Item = Bytes>, client: impl AsyncRea
         reason: Utf8Bytes::default(),
     };
     socket.close(Some(normal)).await.ok();
+    // The library has an answer to a client's own close.
+    socket.flush().await.ok();
+    socket.get_mut().shutdown().await.ok();
 }
