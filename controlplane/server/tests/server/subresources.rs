@@ -171,7 +171,8 @@ async fn ephemeral_containers_can_only_be_added() {
     let mut changed = api.get(&path).await.json();
     changed["spec"]["ephemeralContainers"] = json!([debugger("other:1")]);
     let wanted = "Pod \"p\" is invalid: spec.ephemeralContainers: Forbidden: existing ephemeral containers \"debugger\" may not be ";
-    assert_eq!(api.put(&path, &changed).await.message(), format!("{wanted}changed\n"));
+    let differs = "changed\n- image: \"busybox:1\"\n+ image: \"other:1\"";
+    assert_eq!(api.put(&path, &changed).await.message(), format!("{wanted}{differs}"));
     changed["spec"]["ephemeralContainers"] = json!([]);
     assert_eq!(api.put(&path, &changed).await.message(), format!("{wanted}removed\n"));
     let bad = json!({"spec": {"ephemeralContainers": [
