@@ -3,11 +3,11 @@
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
 };
 
 use api::quantity::Quantity;
-use k8s_openapi::api::core::v1::{Node, PodAffinityTerm, WeightedPodAffinityTerm};
+use k8s_openapi::api::core::v1::{ContainerImage, Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::PodRequests;
 use super::requests::{HostPort, Resources, amount};
@@ -44,6 +44,8 @@ pub struct Place {
     pub ports: Vec<HostPort>,
     /// Number of its pods.
     pub pods: i64,
+    /// Sizes of the images that the node has, by name.
+    pub images: Arc<BTreeMap<String, i64>>,
     /// Number of its pods by the uid of their controller.
     pub siblings: BTreeMap<String, i64>,
     /// Pods and requests by priority.
@@ -66,17 +68,23 @@ pub(super) struct Promise {
     pub(super) victims: Vec<String>,
 }
 
+fn images(node: &Node) -> Option<&Vec<ContainerImage>> {
+    node.status.as_ref()?.images.as_ref()
+}
+
 /// Labels of all namespaces.
 pub(super) type Namespaces = BTreeMap<String, Map>;
 
 /// All nodes and all pods on them.
 #[derive(Debug, Default)]
 pub struct SchedulerCache {
-    places: BTreeMap<String, Place>,
+    pub(super) places: BTreeMap<String, Place>,
     namespaces: Namespaces,
     pods: BTreeMap<String, Placed>,
     with_affinity: BTreeSet<String>,
     pub(super) promises: BTreeMap<String, Promise>,
+    /// Number of the node with which the next choice begins.
+    pub(super) next: AtomicUsize,
 }
 
 impl SchedulerCache {
@@ -89,6 +97,13 @@ impl SchedulerCache {
             .flatten()
             .map(|(resource, quantity)| (resource.as_str(), amount(resource, Quantity::of(quantity))))
             .collect();
+        if place.node.as_deref().and_then(images) != images(node) {
+            let each = images(node).into_iter().flatten().flat_map(|image| {
+                let size = image.size_bytes.unwrap_or(0);
+                image.names.iter().flatten().map(move |name| (name.clone(), size))
+            });
+            place.images = Arc::new(each.collect());
+        }
         place.node = Some(node.clone());
     }
 

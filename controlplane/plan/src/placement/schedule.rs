@@ -1,6 +1,7 @@
 //! Scheduling of one pod: filters, then scores (`pkg/scheduler/schedule_one.go`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use k8s_openapi::api::core::v1::Node;
 
@@ -95,9 +96,16 @@ impl SchedulerCache {
         let images = Images::of(self, pod);
         let mut misfits: Vec<Misfit> = Vec::new();
         let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
-        for (node, place) in self.nodes() {
+        let first = self.next.load(Ordering::Relaxed);
+        let (mut seen, mut fit) = (0, 0);
+        for (node, place) in self.nodes().skip(first).chain(self.nodes().take(first)) {
+            if fit >= enough(self.places.len()) {
+                break;
+            }
+            seen += 1;
             match judge.check(node, &self.promised(pod, name(&**node), place)) {
                 Ok(()) => {
+                    fit += 1;
                     let score = score::of(
                         pod,
                         &needs,
@@ -114,10 +122,33 @@ impl SchedulerCache {
                 Err(misfit) => misfits.push(misfit),
             }
         }
+        self.next
+            .store((first + seen) % self.places.len().max(1), Ordering::Relaxed);
         best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
             misfits,
             of_pod: None,
             preemption,
         })
+    }
+}
+
+/// Number of nodes that fit after which no more are looked for; the next pod begins with those that were left
+/// (`numFeasibleNodesToFind` of `pkg/scheduler/schedule_one.go`).
+fn enough(nodes: usize) -> usize {
+    const LEAST: usize = 100;
+    let percent = 50_usize.saturating_sub(nodes / 125).max(5);
+    (nodes * percent / 100).max(LEAST.min(nodes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_nodes_some_are_enough() {
+        let expected = [(1, 1), (100, 100), (150, 100), (1000, 420), (5000, 500), (10_000, 500)];
+        for (nodes, expected) in expected {
+            assert_eq!(enough(nodes), expected, "{nodes}");
+        }
     }
 }

@@ -86,7 +86,7 @@ pub(super) fn of<'a>(
         skew: spread.skew(node),
         siblings: owner.and_then(|owner| place.siblings.get(owner)).copied().unwrap_or(0),
         attraction: Reverse(inter_pod_affinity.attraction(node)),
-        resources: Reverse(least_allocated(scored) + balance + images.score(node)),
+        resources: Reverse(least_allocated(scored) + balance + images.score(place)),
         load: cpu.saturating_add(memory) / 2,
         pods: place.pods,
         name: name(node),
@@ -147,7 +147,7 @@ impl<'a> Images<'a> {
         let of_volumes = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
         let wanted = of_containers.chain(of_volumes).map(|image| {
             let image = tagged(image);
-            let nodes = cache.nodes().filter(|(node, _)| size(node, &image).is_some());
+            let nodes = cache.nodes().filter(|(_, place)| place.images.contains_key(&*image));
             let nodes = count(nodes.count());
             (image, nodes)
         });
@@ -161,24 +161,17 @@ impl<'a> Images<'a> {
     }
 
     /// Score by the size of the images that a node has; what few nodes have counts less.
-    fn score(&self, node: &Node) -> i64 {
+    fn score(&self, place: &Place) -> i64 {
         const MIB: i64 = 1024 * 1024;
         const LEAST: i64 = 23 * MIB;
         let sizes = self.wanted.iter().filter_map(|(image, nodes)| {
-            let size = size(node, image)?;
+            let size = place.images.get(&**image)?;
             Some(size.saturating_mul(*nodes) / self.nodes.max(1))
         });
         let most = self.containers.max(1).saturating_mul(1000 * MIB);
         let sum = sizes.fold(0, i64::saturating_add).clamp(LEAST, most);
         (sum - LEAST).saturating_mul(MAX) / (most - LEAST)
     }
-}
-
-/// Size of an image that a node has.
-fn size(node: &Node, image: &str) -> Option<i64> {
-    let mut images = node.status.iter().flat_map(|status| status.images.iter().flatten());
-    let found = images.find(|own| own.names.iter().flatten().any(|name| name == image))?;
-    Some(found.size_bytes.unwrap_or(0))
 }
 
 /// Name with a tag or digest (`normalizedImageName`).

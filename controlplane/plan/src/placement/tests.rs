@@ -53,6 +53,27 @@ fn check(cache: &SchedulerCache, pod: &Pod, expected: &Expect) {
 }
 
 #[test]
+fn of_many_nodes_each_pod_sees_others() {
+    let nodes: Vec<_> = (0..300)
+        .map(|number| node(&format!("n{number:03}"), "4", &json!({})))
+        .collect();
+    let cache = cache(&nodes);
+    let pod = pod("a", "1", &json!({}));
+    for expected in ["n000", "n144", "n000"] {
+        let chosen = cache.choose(&pod, &Claims::default()).ok().unwrap();
+        assert_eq!(name(&*chosen), expected);
+    }
+    // One that fits is found wherever it is.
+    let large = self::pod(
+        "b",
+        "4",
+        &json!({ "nodeSelector": { "kubernetes.io/hostname": "n140" } }),
+    );
+    let chosen = cache.choose(&large, &Claims::default()).ok().unwrap();
+    assert_eq!(name(&*chosen), "n140");
+}
+
+#[test]
 fn spreads_the_pods_of_one_owner() {
     let mut cache = cache(&[
         node("n1", "4", &json!({})),
