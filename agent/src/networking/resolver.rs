@@ -37,6 +37,7 @@ pub(crate) fn of_node(config: &Config) -> io::Result<String> {
     }
 }
 
+/// Content of a file of the machine; empty where there is none: others are looked at then.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }

@@ -197,7 +197,7 @@ impl Begun {
 struct Watcher {
     frames: Frames,
     initial: std::vec::IntoIter<Live>,
-    /// Whether each event is a frame of its own.
+    /// True if each event is a frame of its own.
     singly: bool,
     /// Revision whose bookmark marks the end of the synthetic events.
     mark: Option<u64>,
