@@ -2,14 +2,16 @@
 
 use std::{
     borrow::Cow,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::AtomicUsize},
+    sync::Arc,
 };
 
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{ContainerImage, Node, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::PodRequests;
+use super::filters::{Class, Verdict};
 use super::requests::{HostPort, Resources, amount};
 use crate::objects::{Map, controller_of, name, uid};
 use crate::pod::Pod;
@@ -46,6 +48,8 @@ pub struct Place {
     pub pods: i64,
     /// Sizes of the images that the node has, by name.
     pub images: Arc<BTreeMap<String, i64>>,
+    /// The node's last verdict, until the node changes.
+    pub(super) verdict: Cell<Option<Verdict>>,
     /// Number of its pods by the uid of their controller.
     pub siblings: BTreeMap<String, i64>,
     /// Pods and requests by priority.
@@ -68,6 +72,19 @@ pub(super) struct Promise {
     pub(super) victims: Vec<String>,
 }
 
+fn replace_images(counts: &mut BTreeMap<String, i64>, place: &mut Place, images: BTreeMap<String, i64>) {
+    for image in images.keys() {
+        *counts.entry(image.clone()).or_default() += 1;
+    }
+    for image in place.images.keys() {
+        if let Some(count) = counts.get_mut(image) {
+            *count -= 1;
+        }
+    }
+    counts.retain(|_, count| *count > 0);
+    place.images = Arc::new(images);
+}
+
 fn images(node: &Node) -> Option<&Vec<ContainerImage>> {
     node.status.as_ref()?.images.as_ref()
 }
@@ -83,8 +100,12 @@ pub struct SchedulerCache {
     pods: BTreeMap<String, Placed>,
     with_affinity: BTreeSet<String>,
     pub(super) promises: BTreeMap<String, Promise>,
-    /// Number of the node with which the next choice begins.
-    pub(super) next: AtomicUsize,
+    /// Number of nodes that have an image, by its name.
+    pub(super) images: BTreeMap<String, i64>,
+    /// The class of the last pod.
+    pub(super) class: RefCell<Class>,
+    /// Name of the node with which the next choice begins.
+    pub(super) next: RefCell<String>,
 }
 
 impl SchedulerCache {
@@ -102,8 +123,9 @@ impl SchedulerCache {
                 let size = image.size_bytes.unwrap_or(0);
                 image.names.iter().flatten().map(move |name| (name.clone(), size))
             });
-            place.images = Arc::new(each.collect());
+            replace_images(&mut self.images, place, each.collect());
         }
+        place.verdict.set(None);
         place.node = Some(node.clone());
     }
 
@@ -111,6 +133,7 @@ impl SchedulerCache {
     pub fn remove_node(&mut self, name: &str) {
         if let Some(place) = self.places.get_mut(name) {
             place.node = None;
+            replace_images(&mut self.images, place, BTreeMap::new());
             if place.pods == 0 {
                 self.places.remove(name);
             }

@@ -2,7 +2,7 @@
 
 use api::pod::ending::may_restart_all;
 pub use api::pod::taints::{tolerates, untolerated};
-use k8s_openapi::api::core::v1::{Node, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Affinity, Node, NodeAffinity, PodSpec, Taint, Toleration};
 
 use super::{Misfit, Place, PodRequests, affinity, requests::conflict};
 use crate::objects::name;
@@ -12,9 +12,72 @@ use crate::pod::node_of;
 /// Feature of nodes that restart all containers of a pod.
 const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
 
-/// Runs every filter; returns the first failure.
-pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Result<(), Misfit> {
-    let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
+/// What a pod asks of a node as such, whatever runs there. Pods of one template have one class, so that a node's verdict serves
+/// them all.
+#[derive(Debug, Default)]
+pub struct Class {
+    number: u64,
+    spec: PodSpec,
+}
+
+impl Class {
+    /// The number of the pod's class; it is a new one if the last pod had another.
+    pub(super) fn number(&mut self, pod: &Pod) -> u64 {
+        let Some(spec) = pod.spec.as_ref() else {
+            return self.number;
+        };
+        let known = &self.spec;
+        let is_same = self.number > 0
+            && known.node_name == spec.node_name
+            && known.node_selector == spec.node_selector
+            && known.tolerations == spec.tolerations
+            && node_affinity(known) == node_affinity(spec);
+        if !is_same {
+            self.number = self.number.saturating_add(1);
+            self.spec = PodSpec {
+                node_name: spec.node_name.clone(),
+                node_selector: spec.node_selector.clone(),
+                tolerations: spec.tolerations.clone(),
+                affinity: node_affinity(spec).map(|affinity| Affinity {
+                    node_affinity: Some(affinity.clone()),
+                    ..Affinity::default()
+                }),
+                ..PodSpec::default()
+            };
+        }
+        self.number
+    }
+}
+
+fn node_affinity(spec: &PodSpec) -> Option<&NodeAffinity> {
+    spec.affinity.as_ref()?.node_affinity.as_ref()
+}
+
+/// What a node that a class of pods may be on is to them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Verdict {
+    class: u64,
+    /// `PreferNoSchedule` taints that they do not tolerate.
+    pub(super) soft_taints: usize,
+    /// Sum of the weights of the preferred terms of their node affinity that it matches.
+    pub(super) preference: i64,
+}
+
+/// The node's verdict for a pod of this class: all filters that no other pod changes.
+pub(super) fn verdict(class: u64, pod: &Pod, node: &Node, place: &Place) -> Result<Verdict, Misfit> {
+    let known = place.verdict.get().filter(|known| known.class == class);
+    match (known, &pod.spec) {
+        (Some(known), _) => Ok(known),
+        (None, None) => Ok(Verdict::default()),
+        (None, Some(spec)) => {
+            let verdict = judge(class, pod, spec, node)?;
+            place.verdict.set(Some(verdict));
+            Ok(verdict)
+        }
+    }
+}
+
+fn judge(class: u64, pod: &Pod, spec: &PodSpec, node: &Node) -> Result<Verdict, Misfit> {
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     unschedulable(node, tolerations)?;
     if node_of(pod).is_some_and(|wanted| wanted != name(node)) {
@@ -28,6 +91,20 @@ pub fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Resu
             "node(s) didn't match Pod's node affinity/selector",
         ));
     }
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let soft = taints.filter(|taint| {
+        taint.effect == "PreferNoSchedule" && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
+    });
+    Ok(Verdict {
+        class,
+        soft_taints: soft.count(),
+        preference: affinity::preference(spec, node),
+    })
+}
+
+/// Runs the filters that the pods on the node change; returns the first failure.
+pub(super) fn check(pod: &Pod, needs: &PodRequests, node: &Node, place: &Place) -> Result<(), Misfit> {
+    let Some(spec) = pod.spec.as_ref() else { return Ok(()) };
     if needs
         .ports
         .iter()
@@ -59,11 +136,10 @@ fn unschedulable(node: &Node, tolerations: &[Toleration]) -> Result<(), Misfit> 
 /// Checks the features that the node must declare (`NodeDeclaredFeatures`,
 /// `pkg/scheduler/framework/plugins/nodedeclaredfeatures`).
 fn features(spec: &PodSpec, node: &Node) -> Result<(), Misfit> {
-    let declared = node
+    let mut declared = node
         .status
-        .as_ref()
-        .and_then(|status| status.declared_features.as_ref());
-    let mut declared = declared.into_iter().flatten();
+        .iter()
+        .flat_map(|status| status.declared_features.iter().flatten());
     if may_restart_all(spec) && !declared.any(|feature| feature == RESTART_ALL) {
         return Err(Misfit::unresolvable("node(s) didn't match Pod's required features"));
     }

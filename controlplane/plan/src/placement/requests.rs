@@ -24,6 +24,7 @@ pub struct Resources {
 
 impl Resources {
     /// The amount of a resource, 0 if there is none.
+    #[inline]
     pub fn get(&self, resource: &str) -> i64 {
         match resource {
             "cpu" => self.cpu,

@@ -1,25 +1,26 @@
 //! Scheduling of one pod: filters, then scores (`pkg/scheduler/schedule_one.go`).
 
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
     Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable,
     claims::Exclusive,
-    filters,
+    filters::{self, Verdict},
     inter_pod_affinity::InterPodAffinity,
     priority,
     score::{self, Images},
     spread::Spread,
 };
-use crate::objects::{Meta as _, name, uid};
+use crate::objects::{Meta as _, uid};
 use crate::pod::Pod;
 
 /// Inputs of the filters and scores for one pod.
 pub(super) struct Judge<'a> {
     pod: &'a Pod,
+    class: u64,
     needs: &'a PodRequests,
     claims: &'a Claims,
     exclusive: Exclusive<'a>,
@@ -31,6 +32,7 @@ impl<'a> Judge<'a> {
     pub(super) fn new(cache: &'a SchedulerCache, pod: &'a Pod, needs: &'a PodRequests, claims: &'a Claims) -> Self {
         Self {
             pod,
+            class: cache.class.borrow_mut().number(pod),
             needs,
             claims,
             exclusive: Exclusive::of(cache, pod, claims),
@@ -40,11 +42,16 @@ impl<'a> Judge<'a> {
     }
 
     pub(super) fn check(&self, node: &Node, place: &Place) -> Result<(), Misfit> {
-        filters::check(self.pod, self.needs, node, place)
+        self.verdict(node, place)
+            .and_then(|_| filters::check(self.pod, self.needs, node, place))
             .and_then(|()| self.exclusive.check())
             .and_then(|()| self.claims.check(node))
             .and_then(|()| self.spread.check(node))
             .and_then(|()| self.inter_pod_affinity.check(node))
+    }
+
+    fn verdict(&self, node: &Node, place: &Place) -> Result<Verdict, Misfit> {
+        filters::verdict(self.class, self.pod, node, place)
     }
 
     /// Removes a pod from its node in this calculation (`-1`), or puts it back (`1`).
@@ -95,36 +102,45 @@ impl SchedulerCache {
         let judge = Judge::new(self, pod, &needs, claims);
         let images = Images::of(self, pod);
         let mut misfits: Vec<Misfit> = Vec::new();
-        let mut best: Option<(Score<'_>, &Arc<Node>)> = None;
-        let first = self.next.load(Ordering::Relaxed);
-        let (mut seen, mut fit) = (0, 0);
-        for (node, place) in self.nodes().skip(first).chain(self.nodes().take(first)) {
+        let mut best: Option<(Score, &Arc<Node>)> = None;
+        let next = self.next.take();
+        let rest = (Bound::Included(next.as_str()), Bound::Unbounded);
+        let rest = self.places.range::<str, _>(rest).map(|each| (true, each));
+        let start = (Bound::Unbounded, Bound::Excluded(next.as_str()));
+        let start = self.places.range::<str, _>(start).map(|each| (false, each));
+        let mut fit = 0;
+        let mut stop = None;
+        // Misfits of the nodes from the next one on.
+        let mut late = 0;
+        for (is_late, (name, place)) in rest.chain(start) {
+            let Some(node) = &place.node else { continue };
             if fit >= enough(self.places.len()) {
+                stop = Some(name.clone());
                 break;
             }
-            seen += 1;
-            match judge.check(node, &self.promised(pod, name(&**node), place)) {
-                Ok(()) => {
+            let checked = judge.check(node, &self.promised(pod, name, place));
+            match checked.and_then(|()| judge.verdict(node, place)) {
+                Ok(verdict) => {
                     fit += 1;
-                    let score = score::of(
-                        pod,
-                        &needs,
-                        node,
-                        place,
-                        &judge.inter_pod_affinity,
-                        &judge.spread,
-                        &images,
-                    );
+                    let of_pod = (&judge.inter_pod_affinity, &judge.spread, &images);
+                    let score = score::of(pod, &needs, (node, place), verdict, of_pod, is_late);
                     if best.as_ref().is_none_or(|(best, _)| score < *best) {
                         best = Some((score, node));
                     }
                 }
-                Err(misfit) => misfits.push(misfit),
+                Err(misfit) => {
+                    late += usize::from(is_late);
+                    misfits.push(misfit);
+                }
             }
         }
-        self.next
-            .store((first + seen) % self.places.len().max(1), Ordering::Relaxed);
-        best.map(|(_, node)| Arc::clone(node)).ok_or(Unplaceable {
+        self.next.replace(stop.unwrap_or(next));
+        if let Some((_, node)) = best {
+            return Ok(Arc::clone(node));
+        }
+        // In the nodes' order.
+        misfits.rotate_left(late);
+        Err(Unplaceable {
             misfits,
             of_pod: None,
             preemption,

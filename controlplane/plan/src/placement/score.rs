@@ -6,15 +6,14 @@ use std::{borrow::Cow, cmp::Reverse};
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    Place, PodRequests, SchedulerCache, affinity, filters::tolerates, inter_pod_affinity::InterPodAffinity,
-    spread::Spread,
+    Place, PodRequests, SchedulerCache, filters::Verdict, inter_pod_affinity::InterPodAffinity, spread::Spread,
 };
-use crate::objects::{controller_of, name};
+use crate::objects::controller_of;
 use crate::pod::Pod;
 
 /// Score of a node for a pod; lower is better.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Score<'a> {
+pub struct Score {
     /// `PreferNoSchedule` taints that the pod does not tolerate.
     pub soft_taints: usize,
     /// Sum of the weights of preferred node and pod affinities that the node meets.
@@ -32,30 +31,19 @@ pub struct Score<'a> {
     pub load: i64,
     /// Pods on the node.
     pub pods: i64,
-    /// Name as the last resort, so that the choice is deterministic.
-    pub name: &'a str,
+    /// Of equal nodes the first by name wins: here whether it comes after the one that was looked at first.
+    pub late: bool,
 }
 
 /// The score of a node that passed the filters.
-pub(super) fn of<'a>(
+pub(super) fn of(
     pod: &Pod,
     needs: &PodRequests,
-    node: &'a Node,
-    place: &Place,
-    inter_pod_affinity: &InterPodAffinity<'_>,
-    spread: &Spread<'_>,
-    images: &Images<'_>,
-) -> Score<'a> {
-    let spec = pod.spec.as_ref();
-    let tolerations = spec.and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
-    let taints = node
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_deref())
-        .unwrap_or_default();
-    let soft = taints.iter().filter(|taint| {
-        taint.effect == "PreferNoSchedule" && !tolerations.iter().any(|toleration| tolerates(toleration, taint))
-    });
+    (node, place): (&Node, &Place),
+    verdict: Verdict,
+    (inter_pod_affinity, spread, images): (&InterPodAffinity<'_>, &Spread<'_>, &Images<'_>),
+    late: bool,
+) -> Score {
     let share = |resource: &str, used: i64, wanted: i64| {
         let allocatable = place.allocatable.get(resource).max(1);
         used.saturating_add(wanted).saturating_mul(1000) / allocatable
@@ -77,11 +65,9 @@ pub(super) fn of<'a>(
         ),
     };
     let owner = controller_of(&pod.metadata).map(|owner| owner.uid.as_str());
-    let preference = spec
-        .map_or(0, |spec| affinity::preference(spec, node))
-        .saturating_add(inter_pod_affinity.preference(node));
+    let preference = verdict.preference.saturating_add(inter_pod_affinity.preference(node));
     Score {
-        soft_taints: soft.count(),
+        soft_taints: verdict.soft_taints,
         preference: Reverse(preference),
         skew: spread.skew(node),
         siblings: owner.and_then(|owner| place.siblings.get(owner)).copied().unwrap_or(0),
@@ -89,7 +75,7 @@ pub(super) fn of<'a>(
         resources: Reverse(least_allocated(scored) + balance + images.score(place)),
         load: cpu.saturating_add(memory) / 2,
         pods: place.pods,
-        name: name(node),
+        late,
     }
 }
 
@@ -147,8 +133,7 @@ impl<'a> Images<'a> {
         let of_volumes = volumes.filter_map(|volume| volume.image.as_ref()?.reference.as_deref());
         let wanted = of_containers.chain(of_volumes).map(|image| {
             let image = tagged(image);
-            let nodes = cache.nodes().filter(|(_, place)| place.images.contains_key(&*image));
-            let nodes = count(nodes.count());
+            let nodes = cache.images.get(&*image).copied().unwrap_or(0);
             (image, nodes)
         });
         // What no node has makes no difference between them.
@@ -156,7 +141,7 @@ impl<'a> Images<'a> {
         Self {
             wanted: wanted.collect(),
             containers: count(containers.count()),
-            nodes: count(cache.nodes().count()),
+            nodes: count(cache.places.len()),
         }
     }
 

@@ -74,6 +74,32 @@ fn of_many_nodes_each_pod_sees_others() {
 }
 
 #[test]
+fn room_is_made_wherever_the_search_began() {
+    let size = |number| if (160..170).contains(&number) { "4" } else { "1" };
+    let nodes = (0..300).map(|number| node(&format!("n{number:03}"), size(number), &json!({})));
+    let mut cache = cache(&nodes.collect::<Vec<_>>());
+    cache.choose(&pod("a", "1", &json!({})), &Claims::default()).unwrap();
+    assert_ne!(*cache.next.borrow(), "");
+    for number in 160..170 {
+        let node = format!("n{number}");
+        cache.place(&pod(&node, "2", &json!({})), &node, false);
+    }
+    let wanting = pod("b", "3", &json!({ "priority": 5 }));
+    let why = cache.choose(&wanting, &Claims::default()).unwrap_err();
+    let room = cache.displace(&wanting, &Claims::default(), &[], &why).unwrap();
+    assert_eq!(room.victims.len(), 1);
+    // A node that changes is judged anew.
+    let cordoned = node("n200", "8", &json!({ "spec": { "unschedulable": true } }));
+    cache.set_node(&node("n200", "8", &json!({})));
+    assert_eq!(name(&*cache.choose(&wanting, &Claims::default()).unwrap()), "n200");
+    cache.set_node(&cordoned);
+    assert!(cache.choose(&wanting, &Claims::default()).is_err());
+    let tolerant = pod("c", "3", &json!({ "tolerations": [{ "operator": "Exists" }] }));
+    assert_eq!(name(&*cache.choose(&tolerant, &Claims::default()).unwrap()), "n200");
+    assert!(cache.choose(&wanting, &Claims::default()).is_err());
+}
+
+#[test]
 fn spreads_the_pods_of_one_owner() {
     let mut cache = cache(&[
         node("n1", "4", &json!({})),
@@ -299,8 +325,9 @@ fn displaces_the_least_important_where_that_costs_least() {
     cache.place(&aged("d", 5, 1), "n2", false);
     cache.place(&aged("e", 5, 2), "n2", false);
     cache.place(&aged("f", 5, 3), "n2", false);
-    let before = format!("{cache:?}");
     assert_eq!(displaced(&cache, &ranked("x", "1", 9), &[]), "n1: c");
+    // With the nodes' verdicts.
+    let before = format!("{cache:?}");
     assert_eq!(displaced(&cache, &ranked("x", "2", 9), &[]), "n1: b c");
     assert_eq!(displaced(&cache, &ranked("x", "3", 9), &[]), "n1: a b c");
     assert_eq!(displaced(&cache, &ranked("x", "4", 9), &[]), "");
