@@ -43,7 +43,7 @@ pub const RECORD: &str = "skiff-pod-ranges";
 pub struct Ranges {
     pools: Vec<PodRange>,
     /// Pod CIDRs of nodes, and of nodes that are gone while pods are still bound to them.
-    given: BTreeMap<String, Vec<String>>,
+    given: BTreeMap<String, Given>,
     /// CIDRs that are free again, the longest unused first. Pods on a partitioned machine may go on
     /// without the API knowing, so CIDRs that were never assigned come first.
     released: Vec<String>,
@@ -53,6 +53,22 @@ pub struct Ranges {
     recalled: bool,
     /// The last change of the record.
     sent: Option<Sent>,
+}
+
+/// CIDRs of a node.
+#[derive(Debug)]
+struct Given {
+    ranges: Vec<String>,
+    parsed: Vec<(IpAddr, u8)>,
+    /// True until the node is seen with them.
+    new: bool,
+}
+
+impl Given {
+    fn of(ranges: Vec<String>, new: bool) -> Self {
+        let parsed = ranges.iter().filter_map(|range| parse(range)).collect();
+        Self { ranges, parsed, new }
+    }
 }
 
 /// A change of the record. Nodes that register meanwhile share the next one.
@@ -100,7 +116,7 @@ impl Ranges {
         }
         for (node, ranges) in record.into_iter().flatten() {
             let ranges = ranges.split(',').map(str::to_owned).collect();
-            self.given.entry(node.clone()).or_insert(ranges);
+            self.given.entry(node.clone()).or_insert(Given::of(ranges, false));
         }
     }
 
@@ -121,7 +137,7 @@ impl Ranges {
         self.unrecorded.insert(name(node).to_owned());
         let given = &self.given;
         self.unrecorded.retain(|node| {
-            let Some(own) = given.get(node).map(|ranges| ranges.join(",")) else {
+            let Some(own) = given.get(node).map(|own| own.ranges.join(",")) else {
                 return false;
             };
             let differs = had.get(node) != Some(&own);
@@ -150,7 +166,8 @@ impl Ranges {
         });
         let mut gone = had.iter().filter(|(node, _)| !given.contains_key(*node)).peekable();
         if gone.peek().is_some() {
-            let all: BTreeSet<&str> = given.values().flatten().map(String::as_str).collect();
+            let all = given.values().flat_map(|given| &given.ranges);
+            let all: BTreeSet<&str> = all.map(String::as_str).collect();
             // Other nodes have theirs.
             gone.filter(|(_, ranges)| ranges.split(',').all(|range| all.contains(range)))
                 .for_each(|(node, _)| drop(changes.insert(node.clone(), None)));
@@ -182,9 +199,14 @@ impl Ranges {
     pub fn has(&mut self, node: &Node) -> bool {
         let own: Vec<String> = used(node).map(str::to_owned).collect();
         let has = !own.is_empty();
-        if has && self.given.get(name(node)) != Some(&own) {
-            self.unrecorded.insert(name(node).to_owned());
-            self.given.insert(name(node).to_owned(), own);
+        if has {
+            match self.given.get_mut(name(node)) {
+                Some(given) if given.ranges == own => given.new = false,
+                _ => {
+                    self.unrecorded.insert(name(node).to_owned());
+                    self.given.insert(name(node).to_owned(), Given::of(own, false));
+                }
+            }
         }
         has
     }
@@ -197,22 +219,28 @@ impl Ranges {
         if self.pools.is_empty() {
             return None;
         }
-        self.release(nodes, pods);
         let own = name(node);
+        if let Some(known) = self.given.get(own).filter(|known| known.new) {
+            return Some(assign(node, &known.ranges));
+        }
+        self.release(nodes, pods);
         let others = self.given.iter().filter(|(other, _)| *other != own);
-        let ranges = others.flat_map(|(_, ranges)| ranges).map(String::as_str);
+        let mut taken: Vec<(IpAddr, u8)> = others.flat_map(|(_, given)| &given.parsed).copied().collect();
         // Agents make no routes to CIDRs with addresses of machines.
-        let all = nodes.iter().copied().chain([node]);
-        let links: Vec<(IpAddr, u8)> = all.clone().flat_map(links).collect();
-        let machines = all.flat_map(addresses);
-        let nodes = nodes.iter().filter(|other| name(**other) != own);
-        let taken = ranges.chain(nodes.flat_map(|node| used(node))).filter_map(parse);
+        let mut links: Vec<(IpAddr, u8)> = Vec::new();
+        let whole = |address: IpAddr| (address, width(address));
+        for machine in nodes.iter().copied().chain([node]) {
+            if name(machine) != own {
+                taken.extend(used(machine).filter_map(parse));
+            }
+            taken.extend(addresses(machine).map(whole));
+            links.extend(self::links(machine));
+        }
         let pods = pods.iter().filter(|pod| node_of(pod).is_some_and(|node| node != own));
         let held = pods.flat_map(|pod| &pod.status.addresses);
-        let held = held.filter_map(|text| text.parse::<IpAddr>().ok()).chain(machines);
-        let held = held.map(|address| (address, width(address)));
-        let taken: Vec<(IpAddr, u8)> = taken.chain(held).collect();
-        let had = self.given.get(own).into_iter().flatten().map(String::as_str);
+        taken.extend(held.filter_map(|text| text.parse().ok()).map(whole));
+        let had = self.given.get(own).into_iter().flat_map(|had| &had.ranges);
+        let had = had.map(String::as_str);
         let told = node.metadata.annotations.as_ref().and_then(|all| all.get(USED));
         let told = told.into_iter().flat_map(|told| told.split(',').map(str::trim));
         let wanted: Vec<&str> = had.chain(told).collect();
@@ -231,29 +259,46 @@ impl Ranges {
         });
         let ranges = each.collect::<Option<Vec<String>>>()?;
         self.released.retain(|unused| !ranges.contains(unused));
-        self.given.insert(own.to_owned(), ranges.clone());
         self.unrecorded.insert(own.to_owned());
-        Some(Step::Patch {
-            target: target(NODES, node),
-            subresource: None,
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
-                "metadata": { "uid": node.metadata.uid },
-                "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
-            })),
-            outcome: Outcome::default(),
-        })
+        let step = assign(node, &ranges);
+        self.given.insert(own.to_owned(), Given::of(ranges, true));
+        Some(step)
     }
 
     /// Releases the CIDRs of nodes that are gone with all their pods.
     fn release(&mut self, nodes: &[&Node], pods: &[&Pod]) {
-        let present = nodes.iter().map(|node| name(*node));
-        let alive: HashSet<&str> = present.chain(pods.iter().filter_map(|pod| node_of(pod))).collect();
-        let gone = self.given.extract_if(.., |node, _| !alive.contains(node.as_str()));
-        for range in gone.flat_map(|(_, ranges)| ranges) {
-            self.released.retain(|known| *known != range);
-            self.released.push(range);
+        let mut present: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
+        present.sort_unstable();
+        let mut present = present.into_iter().peekable();
+        let is_gone = |node: &&String| {
+            while present.next_if(|next| *next < node.as_str()).is_some() {}
+            present.peek() != Some(&node.as_str())
+        };
+        let gone: Vec<String> = self.given.keys().filter(is_gone).cloned().collect();
+        if gone.is_empty() {
+            return;
         }
+        let alive: HashSet<&str> = pods.iter().filter_map(|pod| node_of(pod)).collect();
+        for node in gone.iter().filter(|node| !alive.contains(node.as_str())) {
+            for range in self.given.remove(node).into_iter().flat_map(|given| given.ranges) {
+                self.released.retain(|known| *known != range);
+                self.released.push(range);
+            }
+        }
+    }
+}
+
+/// The step that gives CIDRs to a node.
+fn assign(node: &Node, ranges: &[String]) -> Step {
+    Step::Patch {
+        target: target(NODES, node),
+        subresource: None,
+        kind: PatchKind::Merge,
+        body: Box::new(json!({
+            "metadata": { "uid": node.metadata.uid },
+            "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
+        })),
+        outcome: Outcome::default(),
     }
 }
 
