@@ -59,6 +59,10 @@ enum Command {
     Move(Move),
 }
 
+fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
+    common::flags::set(&Config::augment_args(clap::Command::new("run")), matches)
+}
+
 fn main() -> anyhow::Result<ExitCode> {
     match std::env::args_os().next().as_deref().and_then(Name::of) {
         Some(Name::ApiServer) => {
@@ -126,19 +130,6 @@ fn run_until_told(running: impl Future<Output = anyhow::Result<()>>) -> anyhow::
             _ = interrupt.recv() => Ok(()),
         }
     })
-}
-
-/// Values of the options of `run`, by name.
-fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
-    let options = Config::augment_args(clap::Command::new("run"));
-    let set = options.get_arguments().filter_map(|option| {
-        let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
-        let values = values.into_iter().flatten().map(|value| value.to_string_lossy());
-        Some((option.get_long()?.to_owned(), values.collect::<Vec<_>>().join(",")))
-    });
-    let mut flags: Vec<(String, String)> = set.collect();
-    flags.sort_unstable();
-    flags
 }
 
 fn start_log(directives: &str) -> anyhow::Result<common::log::Guard> {

@@ -15,7 +15,7 @@ use agent_plan::container::files::ClusterDns;
 use agent_plan::network::node_routes::Mode;
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use clap::{ArgMatches, CommandFactory, FromArgMatches as _, Parser};
+use clap::{CommandFactory, FromArgMatches as _, Parser};
 use http::Uri;
 use image::Images;
 use kube::config::Kubeconfig;
@@ -212,21 +212,8 @@ pub(crate) struct Arguments {
 pub(crate) fn parse() -> Arguments {
     let matches = <Arguments as CommandFactory>::command().get_matches();
     let mut arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    arguments.flags = flags(&matches);
+    arguments.flags = common::flags::set(&<Arguments as CommandFactory>::command(), &matches);
     arguments
-}
-
-/// Values of the flags, by name.
-fn flags(matches: &ArgMatches) -> Vec<(String, String)> {
-    let options = <Arguments as CommandFactory>::command();
-    let set = options.get_arguments().filter_map(|option| {
-        let values = matches.try_get_raw(option.get_id().as_str()).ok().flatten();
-        let values = values.into_iter().flatten().map(|value| value.to_string_lossy());
-        Some((option.get_long()?.to_owned(), values.collect::<Vec<_>>().join(",")))
-    });
-    let mut flags: Vec<(String, String)> = set.collect();
-    flags.sort_unstable();
-    flags
 }
 
 /// The address of an API server is none.
