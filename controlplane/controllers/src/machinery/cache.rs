@@ -134,6 +134,16 @@ impl<K: Cached> Cache<K> {
         self.read().objects.iter().map(|kept| kept.0.clone()).collect()
     }
 
+    /// Number of objects.
+    pub(crate) fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    /// True if a predicate holds for one of the objects.
+    pub(crate) fn any(&self, mut holds: impl FnMut(&K) -> bool) -> bool {
+        self.read().objects.iter().any(|kept| holds(&kept.0))
+    }
+
     /// All objects of a namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let state = self.read();

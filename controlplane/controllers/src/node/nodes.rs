@@ -79,7 +79,7 @@ impl Nodes {
     }
 
     /// State of the record of nodes' CIDRs, and the step that allocates this node's.
-    fn range(&self, node: &Node, nodes: &[Arc<Node>], at: Duration) -> (Recorded, Option<Step>) {
+    fn range(&self, node: &Node, at: Duration) -> (Recorded, Option<Step>) {
         let record = Key::new(ranges::NAMESPACE, ranges::RECORD);
         let record = self.caches.config_maps.get(&record);
         let mut ranges = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +87,7 @@ impl Nodes {
         let range = if ranges.has(node) {
             None
         } else {
+            let nodes = self.caches.nodes.all();
             let nodes: Vec<&Node> = nodes.iter().map(Arc::as_ref).collect();
             let pods = self.caches.pods.all();
             let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
@@ -120,15 +121,14 @@ impl Controller for Nodes {
         let at = self.start.elapsed();
         let first = before.is_none();
         let mut seen = self.look(before, key, &node, at);
-        let nodes = self.caches.nodes.all();
         let pods = self.caches.pods.indexed(&on_node(&key.name));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-        let any_ready = nodes.iter().any(|node| is_ready(node));
+        let any_ready = self.caches.nodes.any(is_ready);
         if first {
             let message = format!("Registered Node {} in Controller", key.name);
             plan.stage(vec![event(seen.about.clone(), "RegisteredNode", &message)]);
         }
-        let (recorded, range) = self.range(&node, &nodes, at);
+        let (recorded, range) = self.range(&node, at);
         // A CIDR is recorded before a pod can have an address in it.
         let waits = recorded == Recorded::Later;
         if let Recorded::By(step) = recorded {
@@ -180,11 +180,10 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         }
         let turned = change.old.is_some_and(is_ready) != change.new.is_some_and(is_ready);
         if let Some(caches) = all.upgrade().filter(|_| turned) {
-            let nodes = caches.nodes.all();
             let own = |node: &Node| change.sides().any(|side| side.metadata.name == node.metadata.name);
             // While another one is ready, nothing changes for the rest.
-            if !nodes.iter().any(|node| is_ready(node) && !own(node)) {
-                for node in &nodes {
+            if !caches.nodes.any(|node| is_ready(node) && !own(node)) {
+                for node in &caches.nodes.all() {
                     wake.push(Key::of(&node.metadata));
                 }
             }

@@ -53,12 +53,11 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> (Ttl, Arc<Queue<Key>>) {
             return;
         }
         let Some(caches) = all.upgrade() else { return };
-        let nodes = caches.nodes.all();
         let before = size.load(Ordering::Relaxed);
-        let after = ttl::next(before, nodes.len());
+        let after = ttl::next(before, caches.nodes.len());
         if after != before {
             size.store(after, Ordering::Relaxed);
-            for node in nodes {
+            for node in caches.nodes.all() {
                 wake.push(Key::of(&node.metadata));
             }
         }
