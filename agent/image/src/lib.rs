@@ -9,7 +9,7 @@
 //!
 //! All content from a registry or an archive is untrusted until its digest and its size have been
 //! checked, and stays confined afterwards: the unpacker works relative to the directory of the
-//! layer and never follows a symbolic link. A layer appears under its final name only when it is
+//! layer, and no symbolic link leads it out of that. A layer appears under its final name only when it is
 //! complete and on disk.
 
 mod config;

@@ -41,14 +41,53 @@ fn attack_03_absolute_names_stay_below() {
 }
 
 #[test]
-fn attack_04_links_are_never_followed() {
-    let through = "through a symbolic link";
-    refused(&[symlink("a", ".."), file("a/witness", "x")], through);
-    refused(&[symlink("a", "/etc"), file("a/passwd", "x")], through);
-    refused(&[symlink("a", ".."), file("a/.wh.witness", "")], through);
-    refused(&[symlink("a", ".."), file("a/.wh..wh..opq", "")], through);
-    refused(&[symlink("a", ".."), directory("a/new")], through);
-    refused(&[symlink("a", ".."), hard_link("b", "a/witness")], through);
+fn attack_04_links_never_lead_out_of_the_layer() {
+    let name = format!("skiff-{}", std::process::id());
+    for (target, expected) in [
+        ("..", ""),
+        ("../../../../..", ""),
+        ("/", ""),
+        ("/..", ""),
+        ("/etc", "etc/"),
+        ("none/../../../etc", "etc/"),
+        ("/proc/self/root/etc", "proc/self/root/etc/"),
+    ] {
+        let paths = ["", ".wh.x", "new/"].map(|prefix| format!("a/{prefix}{name}"));
+        let [new, hidden, below] = paths.each_ref().map(|path| file(path, "inside"));
+        let members = [
+            symlink("a", target),
+            directory("b"),
+            new,
+            hidden,
+            below,
+            directory("a/witness"),
+        ];
+        let made = unpacked(&members);
+        untouched(made.path());
+        let layer = made.path().join("layer").join(expected);
+        for path in [&name, &format!("new/{name}")] {
+            assert_eq!(std::fs::read_to_string(layer.join(path)).unwrap(), "inside", "{target}");
+        }
+        assert!(layer.join("witness").is_dir() && layer.join(format!("x{name}")).symlink_metadata().is_ok());
+        assert!(!Path::new("/etc").join(&name).exists() && !Path::new("/").join(&name).exists());
+    }
+    // Through several links, each of which is harmless.
+    let made = unpacked(&[
+        symlink("a", "b/.."),
+        symlink("b", "c/.."),
+        symlink("c", ".."),
+        file("a/witness", "x"),
+    ]);
+    untouched(made.path());
+    assert!(made.path().join("layer/witness").is_file());
+    let made = unpacked(&[symlink("a", ".."), file("a/.wh..wh..opq", "")]);
+    rustix::fs::getxattr(made.path(), "trusted.overlay.opaque", &mut [0_u8; 4]).unwrap_err();
+    let round = "too many symbolic links";
+    refused(&[symlink("a", "a"), file("a/x", "")], round);
+    refused(&[symlink("a", "/b/c"), symlink("b", "a"), file("b/x", "")], round);
+    refused(&[symlink("a", ".."), hard_link("b", "a/witness")], "not in the layer");
+    refused(&[symlink("a", "/etc"), hard_link("b", "a/passwd")], "not in the layer");
+    refused(&[symlink("a", "f"), file("f", ""), file("a/x", "")], "no directory");
     refused(&[hard_link("b", "../witness")], "\"..\" component");
     refused(&[hard_link("b", "/etc/passwd")], "not in the layer");
     refused(&[file("x/.wh...", "")], "must name a file");
@@ -136,6 +175,11 @@ fn attack_05_bombs_end_at_a_bound() {
         "100 entries",
     );
     bomb(&archive(&[file(&"d/".repeat(60), "")]), "50 directories");
+    let deep = "d/".repeat(40);
+    bomb(
+        &archive(&[symlink("a", &deep), file(&format!("a/{deep}"), "")]),
+        "50 directories",
+    );
     // Paths of directories are remembered: a repeated path counts once, different ones count up to
     // the limit.
     let small = Limits {

@@ -19,6 +19,8 @@ pub(super) const CONFINED: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_XDEV);
 pub(super) const PATH_LIMIT: usize = 4096;
 const COMPONENT_LIMIT: usize = 255;
+/// Maximum number of links on the way to a member, as in containerd (`continuity/fs/path.go`).
+const LINK_LIMIT: usize = 255;
 const OPAQUE_ATTRIBUTE: &str = "trusted.overlay.opaque";
 
 /// Splits a path into its components and refuses invalid ones.
@@ -47,12 +49,16 @@ pub(super) fn clean(path: &[u8], depth: usize) -> Result<Vec<&[u8]>, UnpackError
         return refuse("a component of the name is longer than 255 bytes");
     }
     if components.len() > depth {
-        return Err(UnpackError::Limit {
-            limit: depth as u64,
-            unit: "directories in each other",
-        });
+        return Err(too_deep(depth));
     }
     Ok(components)
+}
+
+fn too_deep(depth: usize) -> UnpackError {
+    UnpackError::Limit {
+        limit: depth as u64,
+        unit: "directories in each other",
+    }
 }
 
 pub(super) fn open_directory(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -64,6 +70,62 @@ pub(super) fn open_directory(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedF
         Mode::empty(),
         CONFINED,
     )
+}
+
+/// Resolves the links of a directory's path: absolute ones begin at the root, and `..` does not lead
+/// out of it. Components that do not exist are kept. The result has no links, so it can be opened.
+pub(super) fn follow(
+    root: BorrowedFd<'_>,
+    directory: &[u8],
+    depth: usize,
+    entry: &[u8],
+) -> Result<Vec<u8>, UnpackError> {
+    let reversed = |path: &[u8]| -> Vec<Vec<u8>> { path.rsplit(|byte| *byte == b'/').map(<[u8]>::to_vec).collect() };
+    let (mut left, mut found, mut links) = (reversed(directory), Vec::<Vec<u8>>::new(), 0);
+    while let Some(component) = left.pop() {
+        if matches!(component.as_slice(), b"" | b".") {
+            continue;
+        }
+        if component == b".." {
+            found.pop();
+            continue;
+        }
+        found.push(component);
+        let target = read_link(root, &found.join(&b'/')).map_err(failed("follow the links of", entry))?;
+        let Some(target) = target else {
+            // The member itself is one component more.
+            if found.len() >= depth {
+                return Err(too_deep(depth));
+            }
+            continue;
+        };
+        links += 1;
+        if links > LINK_LIMIT {
+            return Err(UnpackError::Path {
+                path: shown(entry),
+                problem: "its way leads through too many symbolic links",
+            });
+        }
+        found.pop();
+        if target.starts_with(b"/") {
+            found.clear();
+        }
+        left.extend(reversed(&target));
+    }
+    Ok(found.join(&b'/'))
+}
+
+/// Target of the symbolic link at a path whose other components are no links; `None` for anything
+/// else.
+fn read_link(root: BorrowedFd<'_>, path: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = unix::openat2(root, path, flags, Mode::empty(), CONFINED);
+    // `ENOENT` is also what the kernel says of other files where the path is empty.
+    match opened.and_then(|link| unix::readlinkat(&link, "", Vec::<u8>::new())) {
+        Ok(target) => Ok(Some(target.into_bytes())),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 pub(super) fn stat(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<unix::Stat>, Errno> {
@@ -142,10 +204,6 @@ pub(super) fn failed(operation: &'static str, path: &[u8]) -> impl FnOnce(Errno)
 
 pub(super) fn parent_error(entry: &[u8], error: Errno) -> UnpackError {
     match error {
-        Errno::LOOP => UnpackError::Path {
-            path: shown(entry),
-            problem: "its way leads through a symbolic link",
-        },
         Errno::NOTDIR => UnpackError::Path {
             path: shown(entry),
             problem: "its way leads through something that is no directory",

@@ -1,8 +1,9 @@
 //! Unpacks one layer into its own directory, in the form of an overlayfs lower layer.
 //!
 //! Confinement (see `confined`): the kernel resolves every path component by component below the
-//! directory, without following symbolic links; paths are cleaned lexically first. Limits (see
-//! `Bounded`): bytes, entries, depth, time.
+//! directory, without following symbolic links; paths are cleaned lexically first, and the layer's
+//! own links in them replaced by where they lead within the layer. Limits (see `Bounded`): bytes,
+//! entries, depth, time.
 
 #[cfg(test)]
 mod attacks;

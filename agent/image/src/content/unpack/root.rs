@@ -1,8 +1,8 @@
 //! Directory of one layer, accessed through file descriptors only.
 //!
-//! Directories are opened by `openat2` below the root with symbolic links refused; the last
-//! component is created or removed relative to its parent's descriptor by calls that do not follow
-//! links. No absolute path is used.
+//! Directories are opened by `openat2` below the root with symbolic links refused: links on the way
+//! to a member are resolved first ([`follow`]). The last component is created or removed relative to
+//! its parent's descriptor by calls that do not follow links. No absolute path is used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use rustix::fs::{self as unix, AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::confined::{
-    CONFINED, PATH_LIMIT, clean, describe, failed, is_whiteout, open_directory, parent_error, remove_directory,
+    CONFINED, PATH_LIMIT, clean, describe, failed, follow, is_whiteout, open_directory, parent_error, remove_directory,
     set_opaque, stat, timestamps,
 };
 use super::{Entry, EntryKind, Limits, UnpackError, read_error, shown};
@@ -29,7 +29,8 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 pub(super) struct Root {
     base: OwnedFd,
     depth: usize,
-    /// Parent of the last entry, cached: archives list a directory's members one after the other.
+    /// Parent of the last entry, cached: archives list a directory's members one after the other. Its
+    /// path is free of links, as are all that are remembered.
     parent: Option<(Vec<u8>, OwnedFd)>,
     implicit: BTreeSet<Vec<u8>>,
     /// Times of directories, set at the end, when nothing more is created in them.
@@ -68,10 +69,11 @@ impl Root {
         };
         let directory = directory.join(&b'/');
         self.enter(&directory, &entry.path)?;
-        let path = if directory.is_empty() {
+        let parent = self.parent.as_ref().map_or(&[][..], |(path, _)| path.as_slice());
+        let path = if parent.is_empty() {
             name.to_vec()
         } else {
-            [directory.as_slice(), name].join(&b'/')
+            [parent, name].join(&b'/')
         };
         if name.starts_with(WHITEOUT) {
             return self.white_out(name, &entry.path);
@@ -123,13 +125,29 @@ impl Root {
         if self.parent.as_ref().is_some_and(|(path, _)| path == directory) {
             return Ok(());
         }
-        let opened = match open_directory(self.base.as_fd(), directory) {
-            Ok(opened) => opened,
-            Err(Errno::NOENT) => self.create_parents(directory, entry)?,
-            Err(error) => return Err(parent_error(entry, error)),
+        let (path, opened) = self.find(directory, entry)?;
+        let opened = match opened {
+            Some(opened) => opened,
+            None => self.create_parents(&path, entry)?,
         };
-        self.parent = Some((directory.to_vec(), opened));
+        self.parent = Some((path, opened));
         Ok(())
+    }
+
+    /// Opens a directory if it exists. Also returns its path without links: those of this layer are
+    /// followed, as in containerd (`pkg/archive/tar.go`, `applyNaive`).
+    fn find(&self, directory: &[u8], entry: &[u8]) -> Result<(Vec<u8>, Option<OwnedFd>), UnpackError> {
+        let base = self.base.as_fd();
+        let (mut path, mut opened) = (directory.to_vec(), open_directory(base, directory));
+        if matches!(opened, Err(Errno::LOOP)) {
+            path = follow(base, directory, self.depth, entry)?;
+            opened = open_directory(base, &path);
+        }
+        match opened {
+            Ok(opened) => Ok((path, Some(opened))),
+            Err(Errno::NOENT) => Ok((path, None)),
+            Err(error) => Err(parent_error(entry, error)),
+        }
     }
 
     fn create_parents(&mut self, directory: &[u8], entry: &[u8]) -> Result<OwnedFd, UnpackError> {
@@ -241,8 +259,8 @@ impl Root {
                 problem: "it links to the root of the layer",
             });
         };
-        let directory = open_directory(self.base.as_fd(), &directory.join(&b'/'))
-            .map_err(|error| parent_error(&entry.link, error))?;
+        let (_, directory) = self.find(&directory.join(&b'/'), &entry.link)?;
+        let directory = directory.ok_or_else(|| parent_error(&entry.link, Errno::NOENT))?;
         let found = stat(directory.as_fd(), target).map_err(failed("look up", &entry.link))?;
         let current = unix::fstat(self.current()).map_err(failed("look up", &entry.path))?;
         let parent = unix::fstat(&directory).map_err(failed("look up", &entry.link))?;

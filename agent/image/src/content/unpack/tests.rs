@@ -154,6 +154,41 @@ fn keeps_what_a_member_says() {
 }
 
 #[test]
+fn members_below_a_link_land_where_it_leads() {
+    let (directory, result) = try_unpack(
+        &archive(&[
+            symlink("lib", "usr/lib"),
+            // Before the directory.
+            file("lib/a", "1"),
+            directory("usr/lib"),
+            hard_link("usr/b", "lib/a"),
+            symlink("usr/lib/there", "/usr/share/../share/x"),
+            file("lib/there/c", "2"),
+            directory("lib/there/d"),
+            file("lib/.wh.old", ""),
+        ]),
+        &Limits::default(),
+    );
+    let implicit = result.unwrap().implicit;
+    assert_eq!(implicit, ["usr", "usr/share", "usr/share/x"].map(Path::new));
+    let layer = directory.path().join("layer");
+    assert_eq!(layer.join("lib").read_link().unwrap(), Path::new("usr/lib"));
+    for (path, expected) in [("usr/lib/a", "1"), ("usr/b", "1"), ("usr/share/x/c", "2")] {
+        assert_eq!(std::fs::read_to_string(layer.join(path)).unwrap(), expected, "{path}");
+    }
+    assert_eq!(layer.join("usr/lib/a").metadata().unwrap().nlink(), 2);
+    assert_eq!(layer.join("usr/share/x/d").metadata().unwrap().mtime(), 1_000_000);
+    assert!(
+        layer
+            .join("usr/lib/old")
+            .symlink_metadata()
+            .unwrap()
+            .file_type()
+            .is_char_device()
+    );
+}
+
+#[test]
 fn takes_gzip_and_zstd_and_finds_the_same_content() {
     let plain = archive(&[file("a", "1")]);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
