@@ -49,18 +49,23 @@ pub enum CredentialsError {
     Reference(#[source] reference::Invalid),
 }
 
+/// Entries by registry. A `null` is an absent value everywhere, as in Go
+/// (`pkg/credentialprovider/config.go`).
+type Auths = BTreeMap<String, Option<Auth>>;
+
 #[derive(Deserialize)]
 struct DockerConfig {
-    auths: BTreeMap<String, Auth>,
+    /// Required, though it may be `null`: the older format has no such key.
+    #[serde(deserialize_with = "Option::deserialize")]
+    auths: Option<Auths>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct Auth {
     #[serde(rename = "auth")]
-    encoded: String,
-    username: String,
-    password: String,
+    encoded: Option<String>,
+    username: Option<String>,
+    password: Option<String>,
 }
 
 impl Credentials {
@@ -72,14 +77,14 @@ impl Credentials {
     pub fn for_image(secret: &[u8], image: &str) -> Result<Vec<Self>, CredentialsError> {
         let reference = Reference::parse(image).map_err(CredentialsError::Reference)?;
         let auths = match serde_json::from_slice::<DockerConfig>(secret) {
-            Ok(config) => config.auths,
-            Err(_) => serde_json::from_slice::<BTreeMap<String, Auth>>(secret).map_err(CredentialsError::Format)?,
+            Ok(config) => config.auths.unwrap_or_default(),
+            Err(_) => serde_json::from_slice::<Auths>(secret).map_err(CredentialsError::Format)?,
         };
         let target = format!("{}/{}", reference.domain(), reference.path());
         let mut found: Vec<(usize, Self)> = auths
             .into_iter()
             .filter(|(key, _)| matches(key, &target))
-            .filter_map(|(key, auth)| Some((key.len(), auth.into_credentials()?)))
+            .filter_map(|(key, auth)| Some((key.len(), auth?.into_credentials()?)))
             .collect();
         found.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
         Ok(found.into_iter().map(|(_, credentials)| credentials).collect())
@@ -88,14 +93,14 @@ impl Credentials {
 
 impl Auth {
     fn into_credentials(self) -> Option<Credentials> {
-        if self.encoded.is_empty() {
-            return (!self.username.is_empty()).then_some(Credentials {
-                username: self.username,
-                password: self.password,
+        let Some(encoded) = self.encoded.filter(|encoded| !encoded.is_empty()) else {
+            return Some(Credentials {
+                username: self.username.filter(|username| !username.is_empty())?,
+                password: self.password.unwrap_or_default(),
             });
-        }
+        };
         // Padded or not (`decodeDockerConfigFieldAuth`, `pkg/credentialprovider/config.go`).
-        let bare = self.encoded.trim().trim_end_matches('=');
+        let bare = encoded.trim().trim_end_matches('=');
         let decoded = String::from_utf8(STANDARD_NO_PAD.decode(bare).ok()?).ok()?;
         let (username, password) = decoded.split_once(':')?;
         Some(Credentials {
@@ -212,9 +217,32 @@ mod tests {
             (r#"{"auth":"YWI6Yw"}"#, "ab"),
             (r#"{"auth":"YTpi","username":"other","password":"p"}"#, "a"),
             (r#"{"auth":"","username":"other","password":"p"}"#, "other"),
+            (r#"{"auth":null,"username":"other","password":null}"#, "other"),
         ] {
             let secret = format!(r#"{{"auths":{{"r.example":{entry}}}}}"#);
             assert_eq!(names(&secret, "r.example/x"), [expected], "{entry}");
+        }
+    }
+
+    #[test]
+    fn an_entry_without_credentials_spoils_no_other() {
+        for entry in [
+            "null",
+            "{}",
+            r#"{"auth":null}"#,
+            r#"{"auth":"","email":"e"}"#,
+            r#"{"username":null}"#,
+        ] {
+            let rest = r#""r.example":{"auth":"YTpi"}"#;
+            for secret in [
+                format!(r#"{{"auths":{{"r.example/x":{entry},{rest}}}}}"#),
+                format!(r#"{{"r.example/x":{entry},{rest}}}"#),
+            ] {
+                assert_eq!(names(&secret, "r.example/x"), ["a"], "{secret}");
+            }
+        }
+        for nothing in [r#"{"auths":null}"#, r#"{"auths":{},"credsStore":"pass"}"#, "{}"] {
+            assert!(names(nothing, "r.example/x").is_empty(), "{nothing}");
         }
     }
 
