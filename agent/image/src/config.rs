@@ -52,7 +52,7 @@ fn canonical(host: &str) -> String {
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// Hosts (`host[:port]`, with a path where names of the mirror begin with one) that are asked before the registry itself, in
-    /// order. They get no credentials of the registry.
+    /// order. They get credentials of the registry only if they refuse anonymous requests.
     pub mirrors: Vec<String>,
     /// Speak HTTP without TLS. One of this machine's loopback is spoken to so unless `authorities` are given, or it turns out to
     /// speak TLS alone.

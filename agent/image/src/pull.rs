@@ -28,8 +28,8 @@ use flights::{Outcome, Pulled};
 impl Images {
     /// Pulls an image, even if it exists on this node; existing layers are not downloaded again.
     ///
-    /// Tries each of the credentials, then anonymous access. Mirrors are asked first, without
-    /// credentials.
+    /// Tries each of the credentials, then anonymous access. Mirrors are asked first: anonymously,
+    /// then with the credentials if they refuse that.
     pub async fn pull(&self, name: &str, credentials: &[Credentials]) -> Result<Arc<Image>, Arc<PullError>> {
         Ok(self.fetch(name, credentials).await?.image)
     }
@@ -137,23 +137,22 @@ impl Images {
         reference: &Reference,
         credentials: &[Credentials],
     ) -> Result<(Session, Source), RegistryError> {
-        let config = &self.inner.config;
         let origin = reference.domain();
-        let mirrors = config.registry(origin).mirrors;
-        let sources = mirrors.iter().map(|mirror| (mirror.as_str(), None));
-        let sources = sources
-            .chain(credentials.iter().map(|one| (origin, Some(one))))
-            .chain([(origin, None)]);
+        let mirrors = self.inner.config.registry(origin).mirrors;
         let mut before = Vec::new();
-        let mut last = None;
-        for (host, credentials) in sources {
-            match self.ask(host, reference, credentials).await {
+        for mirror in mirrors {
+            match self.ask_mirror(&mirror, reference, credentials).await {
                 Ok(found) => return Ok(found),
-                Err(error) if host != origin => before.push((host.to_owned(), error)),
+                Err(error) => before.push((mirror, error)),
+            }
+        }
+        let mut last = None;
+        for credentials in credentials.iter().map(Some).chain([None]) {
+            match self.ask(origin, reference, credentials).await {
+                Ok(found) => return Ok(found),
                 // An error for authenticated requests is more relevant than the error for anonymous
                 // ones.
-                Err(RegistryError::Denied(_) | RegistryError::Authorize(_))
-                    if credentials.is_none() && last.is_some() => {}
+                Err(error) if error.is_denial() && credentials.is_none() && last.is_some() => {}
                 Err(error) => {
                     // The image will not exist for other credentials either.
                     let unreachable = error.is_unreachable();
@@ -166,6 +165,25 @@ impl Images {
         }
         let last = last.unwrap_or_else(|| RegistryError::NotFound(reference.to_string()));
         Err(last.after_mirrors(before, origin))
+    }
+
+    /// Asks a mirror anonymously, then with the registry's credentials, which containerd also shows
+    /// to a mirror that refuses anonymous requests (`internal/cri/server/images/image_pull.go`,
+    /// `ParseAuth`: the kubelet names no server).
+    async fn ask_mirror(
+        &self,
+        mirror: &str,
+        reference: &Reference,
+        credentials: &[Credentials],
+    ) -> Result<(Session, Source), RegistryError> {
+        let mut asked = self.ask(mirror, reference, None).await;
+        for credentials in credentials {
+            if !asked.as_ref().is_err_and(RegistryError::is_denial) {
+                break;
+            }
+            asked = self.ask(mirror, reference, Some(credentials)).await;
+        }
+        asked
     }
 
     async fn ask(

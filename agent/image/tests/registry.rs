@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use agent_image::{Config, Credentials, Digest, Images, Registry};
-use support::{DockerRegistry, answer, busybox, layers_of, nothing_staged, quick, saved, serve, store};
+use support::{DockerRegistry, answer, busybox, layers_of, me, nothing_staged, quick, refusal, saved, serve, store};
 
 #[tokio::test]
 async fn imports_a_layout_and_finds_it_by_every_name() {
@@ -275,6 +275,32 @@ async fn a_mirror_is_told_the_registry_and_may_have_a_path() {
     images.pull("127.0.0.1:3/x:1", &[]).await.unwrap_err();
     let wanted = ["/v2/x", "/v2/team/hub/x"].map(|path| format!("{path}/manifests/1?ns=127.0.0.1:3"));
     assert_eq!(*asked.lock().unwrap(), wanted);
+}
+
+#[tokio::test]
+async fn a_mirror_that_refuses_anonymous_requests_gets_the_credentials() {
+    for refuses in [false, true] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&asked);
+        let mirror = serve(move |request| {
+            let told = request.to_lowercase().contains("authorization: basic bwu6c2vjcmv0");
+            seen.lock().unwrap().push(told);
+            if refuses && !told {
+                return refusal("");
+            }
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
+        });
+        let settings = Registry {
+            mirrors: vec![mirror],
+            ..Registry::default()
+        };
+        let mut config = quick();
+        config.registries.insert("127.0.0.1:3".to_owned(), settings);
+        let (_home, images) = store(config);
+        let told = images.pull("127.0.0.1:3/x:1", &[me()]).await.unwrap_err().message();
+        assert!(told.contains("127.0.0.1:3/x:1: not found"), "{told}");
+        assert_eq!(asked.lock().unwrap().contains(&true), refuses, "{told}");
+    }
 }
 
 #[tokio::test]

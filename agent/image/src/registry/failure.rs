@@ -83,6 +83,11 @@ impl RegistryError {
         matches!(self, Self::Request(error) if error.is_connect())
     }
 
+    /// True if other credentials may be accepted.
+    pub(crate) fn is_denial(&self) -> bool {
+        matches!(self, Self::Denied(_) | Self::Authorize(_))
+    }
+
     /// Adds the errors of the mirrors, if any were asked.
     pub(crate) fn after_mirrors(self, mirrors: Vec<(String, Self)>, origin: &str) -> Self {
         if mirrors.is_empty() {
