@@ -274,6 +274,9 @@ fn layout_image(
             Document::Index(manifests) => current = manifest::for_this_platform(&manifests)?.clone(),
             Document::Manifest { config, layers } => {
                 let config = blob(archive, &config, "configuration", limits.config_bytes)?;
+                if current.digest != top.digest {
+                    current.check_platform(&config)?;
+                }
                 let layers = layers.into_iter().map(|layer| Layer {
                     member: member_of(&layer),
                     expected: Some(layer),

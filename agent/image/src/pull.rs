@@ -93,11 +93,7 @@ impl Images {
             Source::Document(found) => *found,
         };
         let top = found.digest.clone();
-        let (manifests, config, layers) = self.select(&session, found).await.map_err(fetch)?;
-        let config_json = self
-            .verified(&session, &config, Small::Configuration)
-            .await
-            .map_err(fetch)?;
+        let (manifests, config, config_json, layers) = self.select(&session, found).await.map_err(fetch)?;
         let (_, diff_ids) = manifest::parse_config(&config_json, layers.len()).map_err(|error| fetch(error.into()))?;
         let chains = manifest::chain_ids(&diff_ids);
         let wanted = wanted(&layers, &diff_ids, &chains);
@@ -240,23 +236,32 @@ impl Images {
         }
     }
 
-    /// Resolves indexes to the manifest for this platform.
+    /// Resolves indexes to the manifest for this platform. Returns all documents, and the descriptor
+    /// of the configuration with its content.
     async fn select(
         &self,
         session: &Session,
         found: Found,
-    ) -> Result<(Vec<Vec<u8>>, Descriptor, Vec<Descriptor>), RegistryError> {
+    ) -> Result<(Vec<Vec<u8>>, Descriptor, Vec<u8>, Vec<Descriptor>), RegistryError> {
         let limits = &self.inner.config.limits;
         let Found { json, mut document, .. } = found;
         let mut documents = vec![json];
+        let mut chosen: Option<Descriptor> = None;
         for _ in 0..manifest::NESTING {
             match document {
-                Document::Manifest { config, layers } => return Ok((documents, config, layers)),
+                Document::Manifest { config, layers } => {
+                    let json = self.verified(session, &config, Small::Configuration).await?;
+                    if let Some(chosen) = chosen {
+                        chosen.check_platform(&json)?;
+                    }
+                    return Ok((documents, config, json, layers));
+                }
                 Document::Index(manifests) => {
                     let descriptor = manifest::for_this_platform(&manifests)?;
                     let json = self.verified(session, descriptor, Small::Manifest).await?;
                     document = Document::parse(&json, limits)?;
                     documents.push(json);
+                    chosen = Some(descriptor.clone());
                 }
             }
         }

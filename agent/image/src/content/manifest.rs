@@ -72,6 +72,20 @@ struct Platform {
     variant: String,
 }
 
+impl Platform {
+    /// True for the platform of this machine.
+    fn is_own(&self) -> bool {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "powerpc64" => "ppc64le",
+            other => other,
+        };
+        let variant = if architecture == "arm64" { "v8" } else { "v1" };
+        self.os == "linux" && self.architecture == architecture && ["", variant].contains(&self.variant.as_str())
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawDescriptor {
@@ -209,6 +223,18 @@ impl Descriptor {
         tag.map(String::as_str)
     }
 
+    /// Checks the platform of a manifest's configuration, unless an index has stated it.
+    pub(crate) fn check_platform(&self, config: &[u8]) -> Result<(), ContentError> {
+        if self.platform.is_some() {
+            return Ok(());
+        }
+        let platform: Platform = serde_json::from_slice(config).map_err(|source| ContentError::Parse {
+            what: "configuration",
+            source,
+        })?;
+        platform.is_own().then_some(()).ok_or(ContentError::Platform)
+    }
+
     /// Checks bytes against digest and size.
     pub(crate) fn verify(&self, what: &'static str, bytes: &[u8]) -> Result<(), ContentError> {
         if bytes.len() as u64 != self.size {
@@ -231,33 +257,14 @@ impl Descriptor {
     }
 }
 
-/// Descriptor for this platform. A descriptor without a platform matches if it is the only one.
+/// Descriptor for this platform, else the first one without a platform, as in containerd
+/// (`core/images/image.go`, `Manifest`): its configuration is then to be checked
+/// ([`Descriptor::check_platform`]).
 pub(crate) fn for_this_platform(manifests: &[Descriptor]) -> Result<&Descriptor, ContentError> {
-    if let [only] = manifests
-        && only.platform.is_none()
-    {
-        return Ok(only);
-    }
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "powerpc64" => "ppc64le",
-        other => other,
-    };
-    let variants: &[&str] = if architecture == "arm64" {
-        &["", "v8"]
-    } else {
-        &["", "v1"]
-    };
-    manifests
+    let own = manifests
         .iter()
-        .find(|descriptor| {
-            descriptor.platform.as_ref().is_some_and(|platform| {
-                platform.os == "linux"
-                    && platform.architecture == architecture
-                    && variants.contains(&platform.variant.as_str())
-            })
-        })
+        .find(|descriptor| descriptor.platform.as_ref().is_some_and(Platform::is_own));
+    own.or_else(|| manifests.iter().find(|descriptor| descriptor.platform.is_none()))
         .ok_or(ContentError::Platform)
 }
 
@@ -309,4 +316,40 @@ pub(crate) fn synthesized<'a>(config: &[u8], layers: impl IntoIterator<Item = &'
         "layers": layers,
     });
     manifest.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use oci_spec::image::Arch;
+
+    use super::*;
+
+    #[test]
+    fn an_entry_without_a_platform_is_taken_where_there_is_none_of_this_platform() {
+        let own = Arch::default().to_string();
+        let platform = |architecture: &str| json!({"os": "linux", "architecture": architecture.replace("this", &own)});
+        for (entries, expected) in [
+            ([None, None], Some(0)),
+            ([None, Some("this")], Some(1)),
+            ([Some("other"), None], Some(1)),
+            ([Some("this"), Some("this")], Some(0)),
+            ([Some("other"), Some("unknown")], None),
+        ] {
+            let described = entries.iter().enumerate().map(|(number, entry)| {
+                let digest = Digest::of(&[u8::from(number > 0)]);
+                json!({"digest": digest.as_str(), "size": 1, "platform": entry.map(platform)})
+            });
+            let index = json!({"schemaVersion": 2, "manifests": described.collect::<Vec<_>>()}).to_string();
+            let Ok(Document::Index(manifests)) = Document::parse(index.as_bytes(), &Limits::default()) else {
+                panic!("{index}");
+            };
+            let found = for_this_platform(&manifests).ok();
+            let found = found.and_then(|found| manifests.iter().position(|one| one.digest == found.digest));
+            assert_eq!(found, expected, "{entries:?}");
+        }
+        let without = Descriptor::new(MANIFEST, Digest::of(b""), 0);
+        let checked = |architecture| without.check_platform(platform(architecture).to_string().as_bytes());
+        checked("this").unwrap();
+        checked("other").unwrap_err();
+    }
 }
