@@ -4,17 +4,20 @@
 //! The servers are asked in their order, as by the machine's own resolver: the first one often knows names that a public
 //! one behind it does not. One that does not answer comes last for a while.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use common::shares::Shares;
-use hickory_resolver::TokioResolver;
+use futures::future::BoxFuture;
+use hickory_resolver::Resolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::runtime::{RuntimeProvider, TokioRuntimeProvider};
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_server::proto::op::ResponseCode;
 use hickory_server::proto::rr::{Name, RData, Record, RecordType};
+use tokio::net::UdpSocket;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -36,7 +39,7 @@ const IN_FLIGHT_EACH: usize = 64;
 /// Name servers by domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Servers for all names that no stub domain has.
+    /// Servers for all names that no stub domain has; link-local ones with the scope of their interface.
     pub upstreams: Vec<SocketAddr>,
     /// Domains with servers of their own, without the dot at the end.
     pub stubs: Vec<(String, Vec<SocketAddr>)>,
@@ -61,7 +64,7 @@ impl Forwarded {
 
 /// Name server that is asked.
 struct Upstream {
-    resolver: TokioResolver,
+    resolver: Resolver<Sockets>,
     /// Number of questions since the last answer, and the time of the last of them.
     unanswered: Mutex<(u32, Option<Instant>)>,
 }
@@ -213,10 +216,17 @@ fn upstreams(servers: &[SocketAddr]) -> Arc<[Upstream]> {
     upstreams.collect()
 }
 
-fn resolver(server: SocketAddr, alone: bool) -> Option<TokioResolver> {
+fn resolver(server: SocketAddr, alone: bool) -> Option<Resolver<Sockets>> {
+    let sockets = Sockets {
+        tokio: TokioRuntimeProvider::default(),
+        scope: match server {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(server) => server.scope_id(),
+        },
+    };
     let server = name_server(server.ip(), server.port());
     let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
-    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    let mut builder = Resolver::builder_with_config(config, sockets);
     let options = builder.options_mut();
     options.timeout = TIMEOUT;
     // Where there is another server, that is asked instead.
@@ -242,4 +252,55 @@ fn name_server(address: IpAddr, port: u16) -> NameServerConfig {
         connection.port = port;
     }
     server
+}
+
+/// Sockets for one name server. The resolver knows it by its address alone, so the interface of a link-local one is
+/// added here.
+#[derive(Clone)]
+struct Sockets {
+    tokio: TokioRuntimeProvider,
+    /// Index of the interface, or 0.
+    scope: u32,
+}
+
+impl Sockets {
+    fn scoped(&self, mut server: SocketAddr) -> SocketAddr {
+        if let SocketAddr::V6(server) = &mut server {
+            server.set_scope_id(self.scope);
+        }
+        server
+    }
+}
+
+impl RuntimeProvider for Sockets {
+    type Handle = <TokioRuntimeProvider as RuntimeProvider>::Handle;
+    type Timer = <TokioRuntimeProvider as RuntimeProvider>::Timer;
+    type Udp = UdpSocket;
+    type Tcp = <TokioRuntimeProvider as RuntimeProvider>::Tcp;
+
+    fn create_handle(&self) -> Self::Handle {
+        self.tokio.create_handle()
+    }
+
+    fn connect_tcp(
+        &self,
+        server: SocketAddr,
+        local: Option<SocketAddr>,
+        timeout: Option<Duration>,
+    ) -> BoxFuture<'static, io::Result<Self::Tcp>> {
+        self.tokio.connect_tcp(self.scoped(server), local, timeout)
+    }
+
+    fn bind_udp(&self, local: SocketAddr, server: SocketAddr) -> BoxFuture<'static, io::Result<Self::Udp>> {
+        let (bound, server) = (self.tokio.bind_udp(local, server), self.scoped(server));
+        let is_scoped = self.scope != 0;
+        Box::pin(async move {
+            let socket = bound.await?;
+            // What it sends to the address without a scope then leaves by that interface, too.
+            if is_scoped {
+                socket.connect(server).await?;
+            }
+            Ok(socket)
+        })
+    }
 }

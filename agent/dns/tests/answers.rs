@@ -9,7 +9,7 @@
 )]
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -222,7 +222,11 @@ async fn a_domain_may_have_servers_of_its_own() {
 
 /// Name server that has this address for every name, or no name at all. Like some, it knows names in lower case alone.
 async fn upstream(known: Option<u8>) -> (SocketAddr, JoinSet<()>) {
-    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    upstream_at("127.0.0.1:0".parse().unwrap(), known).await
+}
+
+async fn upstream_at(address: SocketAddr, known: Option<u8>) -> (SocketAddr, JoinSet<()>) {
+    let socket = tokio::net::UdpSocket::bind(address).await.unwrap();
     let address = socket.local_addr().unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -248,6 +252,32 @@ async fn upstream(known: Option<u8>) -> (SocketAddr, JoinSet<()>) {
         }
     });
     (address, tasks)
+}
+
+/// A link-local address of this machine and the index of its interface, else the loopback address.
+fn link_local() -> (Ipv6Addr, u32) {
+    // Per line: address, index, length of the prefix, scope, flags, name; 80 is a permanent address that is in use.
+    let table = std::fs::read_to_string("/proc/net/if_inet6").unwrap();
+    let found = table.lines().filter_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = Ipv6Addr::from(u128::from_str_radix(words[0], 16).unwrap());
+        let index = u32::from_str_radix(words[1], 16).unwrap();
+        (address.is_unicast_link_local() && words[4] == "80").then_some((address, index))
+    });
+    found
+        .min_by_key(|(_, index)| *index)
+        .unwrap_or((Ipv6Addr::LOCALHOST, 1))
+}
+
+#[tokio::test]
+async fn an_upstream_may_be_link_local() {
+    let (address, scope) = link_local();
+    let (upstream, _tasks) = upstream_at(SocketAddrV6::new(address, 0, 0, scope).into(), Some(7)).await;
+    let scoped: SocketAddr = SocketAddrV6::new(address, upstream.port(), 0, scope).into();
+    let (upstreams, stubs) = (vec![scoped], Vec::new());
+    let server = serve("cluster.local", Rules { upstreams, stubs }).await;
+    let found = asked(&server, "x.corp.test.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["192.0.2.7".to_owned()]), "{scoped}");
 }
 
 #[tokio::test]

@@ -22,6 +22,7 @@ use agent_plan::network::proxy::{Name, Service, Slice};
 use dns::{Bound, Forwarder, Rules};
 use last::Last;
 use network::Ranges;
+use nix::net::if_::if_nametoindex;
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{debug, info, warn};
@@ -364,8 +365,36 @@ fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
     if upstreams.is_empty() {
         let text = resolver::of_node(&context.config).unwrap_or_default();
         let servers = files::servers(&text).into_iter();
-        upstreams = servers.map(|server| SocketAddr::new(server, PORT)).collect();
+        upstreams = servers.map(|(server, zone)| scoped(server, &zone)).collect();
     }
     upstreams.retain(|server| !own.contains(&server.ip()));
     Rules { upstreams, stubs }
+}
+
+/// Socket address of a name server. Its zone is the name or the index of an interface (RFC 4007).
+fn scoped(server: IpAddr, zone: &str) -> SocketAddr {
+    let mut address = SocketAddr::new(server, PORT);
+    if let SocketAddr::V6(address) = &mut address {
+        let index = zone.parse::<u32>().or_else(|_name| if_nametoindex(zone));
+        address.set_scope_id(index.unwrap_or_default());
+    }
+    address
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_is_an_interface() {
+        for (server, zone, expected) in [
+            ("fe80::1", "lo", "[fe80::1%1]:53"),
+            ("fe80::1", "7", "[fe80::1%7]:53"),
+            ("fe80::1", "none-such", "[fe80::1]:53"),
+            ("2001:db8::1", "", "[2001:db8::1]:53"),
+            ("192.0.2.1", "", "192.0.2.1:53"),
+        ] {
+            assert_eq!(scoped(server.parse().unwrap(), zone).to_string(), expected);
+        }
+    }
 }

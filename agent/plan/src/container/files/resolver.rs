@@ -34,18 +34,20 @@ pub fn asks_others(text: &str) -> bool {
     Resolver::parse(text).servers.iter().any(|server| !is_loopback(server))
 }
 
-/// Returns the addresses of a text's name servers.
-pub fn servers(text: &str) -> Vec<IpAddr> {
+/// Returns the addresses of a text's name servers, each with its zone: the interface of a link-local
+/// one (`fe80::1%eth0`), else nothing.
+pub fn servers(text: &str) -> Vec<(IpAddr, String)> {
     let servers = Resolver::parse(text).servers;
-    let addresses = servers
-        .iter()
-        .map(|server| server.split('%').next().unwrap_or_default());
-    addresses.filter_map(|address| address.parse().ok()).collect()
+    servers.iter().filter_map(|server| address(server)).collect()
+}
+
+fn address(server: &str) -> Option<(IpAddr, String)> {
+    let (address, zone) = server.split_once('%').unwrap_or((server, ""));
+    Some((address.parse().ok()?, zone.to_owned()))
 }
 
 fn is_loopback(server: &str) -> bool {
-    let address = server.split('%').next().unwrap_or_default();
-    address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    address(server).is_some_and(|(address, _)| address.is_loopback())
 }
 
 /// Returns `/etc/resolv.conf` of a pod. `node` is the node's own text.
@@ -227,6 +229,16 @@ mod tests {
             )
             .text,
         );
+    }
+
+    #[test]
+    fn a_name_server_may_have_a_zone() {
+        let text = "nameserver fe80::1%eth0\nnameserver 192.0.2.1\nnameserver fe80::2%3\nnameserver none%eth0\n";
+        let found: Vec<String> = servers(text)
+            .iter()
+            .map(|(address, zone)| format!("{address} {zone}"))
+            .collect();
+        assert_eq!(found, ["fe80::1 eth0", "192.0.2.1 ", "fe80::2 3"]);
     }
 
     #[test]
