@@ -173,9 +173,17 @@ impl SchedulerCache {
 
     /// Replaces a pod by a newer version with the same requests.
     pub fn renew(&mut self, pod: &Arc<Pod>) {
-        if let Some(placed) = self.pods.get_mut(uid(&**pod)) {
+        let Some(placed) = self.pods.get_mut(uid(&**pod)) else {
+            return;
+        };
+        let before = controller_of(&placed.pod.metadata).map(|owner| &owner.uid);
+        if before == controller_of(&pod.metadata).map(|owner| &owner.uid) {
             placed.pod = Arc::clone(pod);
+            return;
         }
+        // Nodes count pods by their owners.
+        let (node, assumed) = (placed.node.clone(), placed.assumed);
+        self.place(pod, &node, assumed);
     }
 
     /// Removes a pod from its node, or its nomination; returns true if other pods may have that

@@ -117,6 +117,24 @@ fn spreads_the_pods_of_one_owner() {
 }
 
 #[test]
+fn a_pod_counts_for_its_owner_even_if_that_changes() {
+    let mut cache = cache(&[node("n1", "4", &json!({}))]);
+    let owned = |owner: &str| {
+        let mut own = Pod::clone(&pod("a", "1", &json!({})));
+        let owner =
+            json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": owner, "controller": true });
+        own.metadata = serde_json::from_value(json!({ "uid": "a", "ownerReferences": [owner] })).unwrap();
+        Arc::new(own)
+    };
+    let counted = |cache: &SchedulerCache| json!(cache.places["n1"].siblings);
+    cache.place(&owned("r"), "n1", false);
+    cache.renew(&owned("s"));
+    assert_eq!(counted(&cache), json!({ "s": 1 }));
+    cache.lift("a");
+    assert_eq!(counted(&cache), json!({}));
+}
+
+#[test]
 fn says_why_in_upstreams_words() {
     let tainted = json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": "NoSchedule" }] } });
     let cache = cache(&[
