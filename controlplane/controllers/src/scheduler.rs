@@ -289,8 +289,9 @@ impl Scheduler {
             let message = "Scheduling is blocked due to non-empty scheduling gates";
             return report(context, &pod, "SchedulingGated", message, Nominated::AsBefore);
         }
-        let claims = claims::of(&context.caches, &pod);
         let mut state = self.lock();
+        // Read under the lock: a change of them is heard once the pod is in a queue again.
+        let claims = claims::of(&context.caches, &pod);
         if state.cache.find(uid(&*pod)).is_some() {
             return None;
         }
