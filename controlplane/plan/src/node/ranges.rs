@@ -60,7 +60,7 @@ pub struct Ranges {
 struct Given {
     ranges: Vec<String>,
     parsed: Vec<(IpAddr, u8)>,
-    /// True until the node is seen with them.
+    /// True until the node is seen with them, or another one with CIDRs that it was not given.
     new: bool,
 }
 
@@ -203,6 +203,10 @@ impl Ranges {
             match self.given.get_mut(name(node)) {
                 Some(given) if given.ranges == own => given.new = false,
                 _ => {
+                    // What others were given meanwhile may overlap.
+                    for other in self.given.values_mut() {
+                        other.new = false;
+                    }
                     self.unrecorded.insert(name(node).to_owned());
                     self.given.insert(name(node).to_owned(), Given::of(own, false));
                 }

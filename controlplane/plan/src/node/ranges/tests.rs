@@ -215,6 +215,16 @@ fn what_nodes_had_outlives_the_control_plane() {
 }
 
 #[test]
+fn a_part_that_another_node_comes_with_is_not_given_again() {
+    let mut ranges = pools(&[("10.244.0.0/16", 24)]);
+    let (a, b) = (node("a", &[]), node("b", &["10.244.0.0/23"]));
+    assert_eq!(given(&mut ranges, &a, &[&a]), "[\"10.244.0.0/24\"]");
+    for _ in 0..2 {
+        assert_eq!(given(&mut ranges, &a, &[&a, &b]), "[\"10.244.2.0/24\"]");
+    }
+}
+
+#[test]
 fn no_part_has_a_machine_in_it() {
     let at = |name: &str, address: &str| {
         let mut node = node(name, &[]);
