@@ -128,6 +128,28 @@ async fn scopes_say_which_pods_count() {
 }
 
 #[tokio::test]
+async fn a_status_is_charged_and_never_refused() {
+    const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let api = Api::start().await;
+    quota(&api, "q", &json!({"requests.storage": "2Gi"}), &json!({})).await;
+    let claim = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        }})
+    };
+    for name in ["a", "b"] {
+        assert_eq!(api.post(CLAIMS, &claim(name)).await.code, StatusCode::CREATED);
+    }
+    let grown = json!({"status": {"allocatedResources": {"storage": "3Gi"}}});
+    let told = api
+        .patch(&format!("{CLAIMS}/a/status"), "merge-patch+json", &grown)
+        .await;
+    assert_eq!(told.code, StatusCode::OK, "{}", told.text());
+    assert_eq!(used(&api, "q").await, json!({"requests.storage": "4Gi"}));
+    assert_eq!(api.post(CLAIMS, &claim("c")).await.code, StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
 async fn a_quota_that_nobody_has_counted_yet() {
     let api = Api::start().await;
     api.post(

@@ -111,10 +111,12 @@ impl Affected<'_> {
         }
         let of = |amounts: &Resources, name: &String| amounts.get(name).copied().unwrap_or(Quantity::ZERO);
         let (mut exceeded, mut changed) = (Vec::new(), Vec::new());
+        // A status is not refused, as upstream's plugin asks no quota about one.
+        let refuses = self.context.info.subresource != "status";
         for (name, limit) in &hard {
             let (old, new, now) = (of(&before, name), of(&after, name), of(&used, name));
             let next = now.plus(new).minus(old).max(Quantity::ZERO);
-            if new > old && next > *limit {
+            if refuses && new > old && next > *limit {
                 exceeded.push([(name, new.minus(old)), (name, now), (name, *limit)]);
             } else if new != old {
                 changed.push((name.clone(), next));
