@@ -79,6 +79,8 @@ struct Made {
     converter: Option<Arc<Converter>>,
     /// The names that it was given.
     accepted: CustomResourceDefinitionNames,
+    /// Served versions for which there is no row, though the names are accepted.
+    unresolved: Vec<String>,
     /// True if the definition is being deleted, so that no objects may be created.
     is_terminating: bool,
     /// True if the server must act on it: accept names, or delete its objects.
@@ -180,6 +182,13 @@ impl Table {
         rows.into_iter().chain(stored).map(Row::Defined)
     }
 
+    /// True if a definition has accepted names and this version, but its webhook cannot be trusted
+    /// (`getOrCreateServingInfoFor` of `pkg/apiserver/customresource_handler.go`).
+    pub(crate) fn is_unresolved(&self, group: &str, version: &str, plural: &str) -> bool {
+        let made = self.made(group, plural);
+        made.is_some_and(|made| made.unresolved.iter().any(|own| own == version))
+    }
+
     /// Rows made from the definition of a resource.
     fn made(&self, group: &str, plural: &str) -> Option<&Made> {
         let (_, made) = self.by_definition.get(&format!("{plural}.{group}"))?;
@@ -219,7 +228,10 @@ impl Made {
         let finalizers = definition.metadata.finalizers.as_deref().unwrap_or_default();
         let is_held = finalizers.iter().any(|own| own == FINALIZER);
         let accepted = status.accepted_names.unwrap_or_default();
+        let unresolved = definition.spec.versions.iter();
+        let unresolved = unresolved.filter(|version| is_accepted && !is_served && version.served);
         let own = Self {
+            unresolved: unresolved.map(|version| version.name.clone()).collect(),
             is_pending: (definition.metadata.deletion_timestamp.is_some() && is_held)
                 || !is_accepted
                 || !is_served

@@ -235,7 +235,9 @@ fn registration(table: &Table, info: &RequestInfo, method: &Method) -> Result<ap
     // Of groups that only definitions make, upstream's routes know nothing.
     let is_known = |row: &api::Registration| row.group == info.group && row.version == info.version;
     let found = found.ok_or_else(|| {
-        if api::KINDS.iter().any(is_known) {
+        if table.is_unresolved(&info.group, &info.version, &info.resource) {
+            Failure::internal("error resolving resource")
+        } else if api::KINDS.iter().any(is_known) {
             Failure::NoSuchResource
         } else {
             Failure::NoSuchPath

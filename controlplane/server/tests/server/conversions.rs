@@ -345,7 +345,11 @@ async fn a_kind_is_not_served_before_its_webhook_can_be_trusted() {
         )
     );
     assert_eq!(condition(&made, "NamesAccepted")["status"], "True");
-    assert_eq!(api.get(TABS).await.code, 404);
+    let unresolved = api.get(TABS).await;
+    assert_eq!(
+        (unresolved.code, unresolved.message().as_str()),
+        (500, "Internal error occurred: error resolving resource")
+    );
     let path = format!("{DEFINITIONS}/tabs.example.com");
     let bundle = |bundle: &str| json!([{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/caBundle", "value": bundle}]);
     let mended = api.patch(&path, "json-patch+json", &bundle(&hook.bundle)).await;
