@@ -238,6 +238,9 @@ impl Setup<'_> {
         let (certify, names) = (credentials.certify, credentials.names);
         let certificates = |context, queue| certificates::run(context, queue, certify, names);
         self.work("certificate-controller", certificates::listen(caches), certificates);
+        let manager = client(self.clients, self.options.version, MANAGER);
+        let context = self.context("legacy-service-account-token-cleaner");
+        self.spawn(accounts::legacy_tokens::run(context, manager));
     }
 
     fn context(&self, account: &str) -> Context {

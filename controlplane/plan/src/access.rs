@@ -1,4 +1,5 @@
-//! Access: aggregated cluster roles, and certificate signing requests.
+//! Access: aggregated cluster roles, certificate signing requests, and unused tokens.
 
 pub mod aggregation;
 pub mod certificates;
+pub mod legacy_tokens;

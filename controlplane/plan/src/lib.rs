@@ -14,7 +14,7 @@
 //! | [`network`] | endpoints of Services, load balancers, Service CIDRs |
 //! | [`storage`] | claims and volumes |
 //! | [`node`] | health and taints of nodes, pod CIDRs, TTLs, pod garbage collection |
-//! | [`access`] | aggregated cluster roles, certificate signing requests |
+//! | [`access`] | aggregated cluster roles, certificate signing requests, unused tokens |
 //! | [`garbage`], [`namespaces`] | garbage collection, deletion of namespaces |
 
 pub mod access;

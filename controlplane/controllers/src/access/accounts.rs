@@ -1,5 +1,8 @@
 //! Objects for service accounts: each namespace's account `default` and `kube-root-ca.crt`; and
-//! token Secrets, which are filled, and deleted with their account or when they expire.
+//! token Secrets, which are filled, and deleted with their account, when they expire, or when they
+//! are no longer used.
+
+pub(crate) mod legacy_tokens;
 
 use std::{
     collections::BTreeMap,

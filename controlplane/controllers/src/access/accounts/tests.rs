@@ -1,6 +1,7 @@
 use serde_json::from_value;
 
 use super::*;
+use crate::machinery::driver::testing::context_on;
 
 /// Plan for an old enough Secret of this account: `look`, `delete`, or the time of the next sync.
 fn planned(secrets: &TokenSecrets) -> String {
@@ -68,4 +69,47 @@ fn a_bootstrap_token_goes_when_it_has_expired() {
     check("2026-01-01T00:00:00Z", (1, None));
     check("tomorrow", (1, None));
     check("9999-12-31T23:59:59Z", (0, Some(251_634_895_200)));
+}
+
+#[tokio::test]
+async fn an_unused_token_that_its_account_lists_is_marked() {
+    for (listed, mounted, expected) in [("token", "", 1), ("other", "", 0), ("token", "token", 0)] {
+        let caches = Caches::new();
+        let secret = json!({
+            "metadata": {
+                "name": "token", "namespace": "ns", "uid": "s", "resourceVersion": "3",
+                "creationTimestamp": "2025-01-01T00:00:00Z", "annotations": { ACCOUNT_NAME: "robot" },
+                "labels": { "kubernetes.io/legacy-token-last-used": "2025-12-31" },
+            },
+            "type": TOKEN,
+        });
+        caches.secrets.replace(vec![from_value(secret).unwrap()], 3, 1);
+        let marks = Arc::new(Mutex::new(Vec::new()));
+        let seen = marks.clone();
+        let context = context_on(caches, move |method, uri, body| {
+            let answer = match (method.as_str(), uri.path().rsplit('/').next().unwrap()) {
+                ("GET", "robot") => json!({
+                    "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {}, "secrets": [{ "name": listed }],
+                }),
+                ("GET", "pods") => json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [{ "spec": {
+                    "containers": [], "volumes": [{ "name": "v", "secret": { "secretName": mounted } }],
+                }}]}),
+                ("GET", "kube-apiserver-legacy-service-account-token-tracking") => {
+                    json!({ "metadata": {}, "data": { "since": "2026-01-01" } })
+                }
+                _ => {
+                    seen.lock()
+                        .unwrap()
+                        .push(serde_json::from_slice::<Value>(body).unwrap());
+                    json!({ "metadata": {} })
+                }
+            };
+            (200, answer)
+        });
+        legacy_tokens::clean(&context, &context.client.clone()).await.unwrap();
+        let body = json!({ "metadata": { "uid": "s", "labels": {
+            "kubernetes.io/legacy-token-invalid-since": "2027-01-15",
+        }}});
+        assert_eq!(*marks.lock().unwrap(), vec![body; expected], "{listed} {mounted}");
+    }
 }

@@ -48,9 +48,11 @@ impl Cached for Contents {
         let is_record = name == Some(ranges::RECORD) && self.metadata.namespace.as_deref() == Some(ranges::NAMESPACE);
         let is_known = self.kind.is_empty() && (name == Some(CERTIFICATE) || is_signed || is_record);
         let annotations = self.metadata.annotations.take().filter(|_| is_token);
+        let labels = self.metadata.labels.take().filter(|_| is_token);
         let created = self.metadata.creation_timestamp.take().filter(|_| is_token);
         trim_all(&mut self.metadata);
         self.metadata.annotations = annotations;
+        self.metadata.labels = labels;
         self.metadata.creation_timestamp = created;
         if !is_token && !is_known {
             self.data = BTreeMap::new();
