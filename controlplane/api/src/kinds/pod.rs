@@ -151,6 +151,19 @@ impl Kind for Pod {
             },
         },
     ];
+    /// `pkg/apis/core/v1/conversion.go`: no pod has `status.podIPs` among its fields.
+    const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[
+        ("spec.nodeName", "spec.nodeName"),
+        ("spec.host", "spec.nodeName"),
+        ("spec.restartPolicy", "spec.restartPolicy"),
+        ("spec.schedulerName", "spec.schedulerName"),
+        ("spec.serviceAccountName", "spec.serviceAccountName"),
+        ("spec.hostNetwork", "spec.hostNetwork"),
+        ("status.phase", "status.phase"),
+        ("status.podIP", "status.podIP"),
+        ("status.podIPs", "status.podIPs"),
+        ("status.nominatedNodeName", "status.nominatedNodeName"),
+    ];
 
     fn set_defaults(&mut self) {
         defaults::set_pod_defaults(self.spec.get_or_insert_default());

@@ -161,6 +161,9 @@ async fn selectors_choose() {
     assert_eq!(count("labelSelector=app!%3Da").await, 1);
     assert_eq!(count("fieldSelector=metadata.name%3Da").await, 1);
     assert_eq!(count("fieldSelector=spec.nodeName%3D,status.phase!%3DRunning").await, 2);
+    assert_eq!(count("fieldSelector=spec.host%3D").await, 2);
+    assert_eq!(count("fieldSelector=spec.host%3Dn1").await, 0);
+    assert_eq!(count("fieldSelector=status.podIPs%3D").await, 2, "no pod has it");
     assert_eq!(count("limit=1&labelSelector=app%3Db").await, 1);
     let answer = api.get(&format!("{PODS}?fieldSelector=spec.foo%3Dx")).await;
     assert_eq!(
