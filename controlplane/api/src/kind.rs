@@ -301,6 +301,10 @@ pub trait Kind:
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
         Vec::new()
     }
+    /// Warnings for a client whose update of `status` is accepted.
+    fn status_warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// The `scale` subresource, if the kind has one.
     fn scale(&self) -> Option<Scale> {
         None

@@ -102,6 +102,10 @@ pub trait Behavior: Send + Sync {
     fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
         Vec::new()
     }
+    /// Warnings about an accepted status.
+    fn status_warnings(&self, _new: &dyn Object) -> Vec<String> {
+        Vec::new()
+    }
     /// Fields that selectors may name.
     fn field_labels(&self) -> Vec<&'static str>;
     /// Names that selectors use instead of the labels; if empty, the labels are the names.

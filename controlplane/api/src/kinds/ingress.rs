@@ -68,6 +68,10 @@ impl Kind for Ingress {
             .collect()
     }
 
+    fn status_warnings(&self) -> Vec<String> {
+        validation::status_warnings(self)
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         validation::create(self)
     }

@@ -10,6 +10,7 @@ use crate::kind::{Field, Kind, Subresource};
 use crate::table::{Column, age_column, or};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::amounts;
+use crate::workload::warnings::of_range;
 
 /// Path at which an agent asks whether the server needs a connection from it.
 pub const REVERSE_CONNECTION: &str = "/skiff/reverse-connection";
@@ -108,7 +109,12 @@ impl Kind for Node {
             ),
         ];
         let told = told.into_iter().filter(|(is_set, _)| *is_set);
-        told.map(|(_, warning)| warning.to_owned()).collect()
+        let mut warnings: Vec<String> = told.map(|(_, warning)| warning.to_owned()).collect();
+        let ranges = spec.and_then(|spec| spec.pod_cidrs.as_deref()).unwrap_or_default();
+        for (index, range) in ranges.iter().enumerate() {
+            of_range(&mut warnings, range, &format!("spec.podCIDRs[{index}]"));
+        }
+        warnings
     }
 
     fn spec_changed(&self, old: &Self) -> bool {

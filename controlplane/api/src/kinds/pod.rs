@@ -213,6 +213,10 @@ impl Kind for Pod {
         }
     }
 
+    fn status_warnings(&self) -> Vec<String> {
+        status::warnings(self)
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let Some(spec) = &self.spec else {
             return vec![Invalid::required("spec", "")];

@@ -114,6 +114,10 @@ impl Kind for Service {
         warnings::of(self)
     }
 
+    fn status_warnings(&self) -> Vec<String> {
+        warnings::of_status(self)
+    }
+
     fn validate(&self) -> Vec<Invalid> {
         let spec = self.spec.as_ref();
         let mut errors = spec.map_or_else(Vec::new, |spec| validation::validate(spec, None));

@@ -127,6 +127,10 @@ impl<K: Kind> Behavior for Of<K> {
         cast::<K>(new).map_or_else(Vec::new, |new| new.warnings(old))
     }
 
+    fn status_warnings(&self, new: &dyn Object) -> Vec<String> {
+        cast::<K>(new).map_or_else(Vec::new, K::status_warnings)
+    }
+
     fn field_labels(&self) -> Vec<&'static str> {
         K::FIELDS.iter().map(|field| field.label).collect()
     }

@@ -56,6 +56,11 @@ impl Registration {
         self.behavior().warnings(new, old)
     }
 
+    /// Warnings for a client whose update of `status` is accepted.
+    pub fn status_warnings(&self, new: &dyn Object) -> Vec<String> {
+        self.behavior().status_warnings(new)
+    }
+
     /// Validates an update of the kind's own subresource including the metadata.
     pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);

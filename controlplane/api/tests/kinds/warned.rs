@@ -115,6 +115,47 @@ fn pods_are_warned_of_when_they_are_new() {
 }
 
 #[test]
+fn addresses_of_pods_and_of_status_are_warned_of() {
+    let warning = |field: &str| {
+        format!("{field}: IPv6 address \"fe80:0::1\" should be in RFC 5952 canonical format (\"fe80::1\")")
+    };
+    let spec =
+        json!({"containers": [], "hostAliases": [{"ip": "fe80:0::1"}], "dnsConfig": {"nameservers": ["fe80:0::1"]}});
+    let expected = ["spec.dnsConfig.nameservers[0]", "spec.hostAliases[0].ip"].map(warning);
+    assert_eq!(
+        new("", "pods", &json!({"metadata": {"name": "a"}, "spec": spec})),
+        expected
+    );
+    let balanced = json!({"loadBalancer": {"ingress": [{"hostname": "a"}, {"ip": "fe80:0::1"}]}});
+    for (group, plural, status, fields) in [
+        (
+            "",
+            "pods",
+            json!({"podIPs": [{"ip": "fe80::1"}, {"ip": "fe80:0::1"}], "hostIPs": [{"ip": "fe80:0::1"}]}),
+            vec!["status.podIPs[1].ip", "status.hostIPs[0].ip"],
+        ),
+        ("", "services", balanced.clone(), vec!["status.loadBalancer.ingress[1]"]),
+        (
+            "networking.k8s.io",
+            "ingresses",
+            balanced,
+            vec!["status.loadBalancer.ingress[1]"],
+        ),
+        (
+            "",
+            "nodes",
+            json!({"addresses": [{"type": "InternalIP", "address": "fe80:0::1"}]}),
+            vec![],
+        ),
+    ] {
+        let row = find(group, "v1", plural).unwrap();
+        let object = row.decode(json!({"status": status}).to_string().as_bytes()).unwrap();
+        let expected: Vec<String> = fields.into_iter().map(warning).collect();
+        assert_eq!(row.status_warnings(object.as_ref()), expected, "{plural}");
+    }
+}
+
+#[test]
 fn templates_are_warned_of_where_they_stand() {
     let annotations = json!({"scheduler.alpha.kubernetes.io/critical-pod": "", "container.apparmor.security.beta.kubernetes.io/a": "x"});
     let template = json!({"metadata": {"annotations": annotations}, "spec": odd()});
@@ -220,8 +261,11 @@ fn core_kinds() {
         (
             "",
             "nodes",
-            json!({"spec": {"externalID": "i-1", "configSource": {}}}),
-            vec!["spec.externalID: this field is deprecated, and is unused by Kubernetes"],
+            json!({"spec": {"externalID": "i-1", "configSource": {}, "podCIDRs": ["fd00:0::/64"]}}),
+            vec![
+                "spec.externalID: this field is deprecated, and is unused by Kubernetes",
+                "spec.podCIDRs[0]: IPv6 CIDR value \"fd00:0::/64\" should be in RFC 5952 canonical format (\"fd00::/64\")",
+            ],
         ),
         (
             "",

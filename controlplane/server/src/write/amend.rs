@@ -233,6 +233,8 @@ async fn prepare<'a>(
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
             review.warnings.extend(definitions::format_warnings(new, Some(old)));
+        } else if amendment.part == Part::Status {
+            review.warnings.extend(registration.status_warnings(new));
         }
         review.warnings.extend(tolerated);
         review.validate(new).await?;

@@ -9,6 +9,7 @@ use k8s_openapi::api::networking::v1::{
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::{address, each, port, reference, required};
+use crate::workload::warnings::of_address;
 
 const CLASS: &str = "kubernetes.io/ingress.class";
 const NO_ADDRESS: &str = "must be a DNS name, not an IP address";
@@ -224,6 +225,16 @@ pub(super) fn status(new: &Ingress, old: &Ingress) -> Vec<Invalid> {
         }
     }
     errors
+}
+
+/// Warns about a load balancer's addresses (`pkg/registry/networking/ingress/strategy.go`).
+pub(super) fn status_warnings(ingress: &Ingress) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (index, point) in points(ingress).enumerate() {
+        let address = point.ip.as_deref().unwrap_or_default();
+        of_address(&mut warnings, address, &format!("status.loadBalancer.ingress[{index}]"));
+    }
+    warnings
 }
 
 fn points(ingress: &Ingress) -> impl Iterator<Item = &k8s_openapi::api::networking::v1::IngressLoadBalancerIngress> {

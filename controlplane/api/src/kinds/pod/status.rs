@@ -10,6 +10,7 @@ use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::pod::ending::{self, Group, Leaving};
 use crate::workload::validation::{IMMUTABLE, address, each};
+use crate::workload::warnings::of_address;
 
 /// Validates an update of the status: a terminated container that may not restart must stay
 /// terminated.
@@ -67,6 +68,19 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
     }
     addresses(&mut errors, &of_node, "status.hostIPs");
     errors
+}
+
+/// Warns about addresses (`podStatusStrategy` of `pkg/registry/core/pod/strategy.go`).
+pub(super) fn warnings(pod: &Pod) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let Some(status) = &pod.status else { return warnings };
+    for (index, own) in status.pod_ips.iter().flatten().enumerate() {
+        of_address(&mut warnings, &own.ip, &format!("status.podIPs[{index}].ip"));
+    }
+    for (index, own) in status.host_ips.iter().flatten().enumerate() {
+        of_address(&mut warnings, &own.ip, &format!("status.hostIPs[{index}].ip"));
+    }
+    warnings
 }
 
 /// Validates condition types. The built-in types need no check.

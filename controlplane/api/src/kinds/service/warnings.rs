@@ -18,6 +18,18 @@ pub(super) fn of(service: &Service) -> Vec<String> {
     warnings
 }
 
+/// Warns about a load balancer's addresses (`pkg/registry/core/service/strategy.go`).
+pub(super) fn of_status(service: &Service) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let places = balancer.and_then(|balancer| balancer.ingress.as_deref());
+    for (index, place) in places.unwrap_or_default().iter().enumerate() {
+        let address = place.ip.as_deref().unwrap_or_default();
+        of_address(&mut warnings, address, &format!("status.loadBalancer.ingress[{index}]"));
+    }
+    warnings
+}
+
 fn of_spec(warnings: &mut Vec<String>, spec: &ServiceSpec) {
     let kind = spec.type_.as_deref().unwrap_or_default();
     let outside = spec.external_ips.as_deref().unwrap_or_default();
@@ -46,11 +58,7 @@ fn of_spec(warnings: &mut Vec<String>, spec: &ServiceSpec) {
     }
     of_address(warnings, balancer, "spec.loadBalancerIP");
     for (index, range) in spec.load_balancer_source_ranges.iter().flatten().enumerate() {
-        of_range(
-            warnings,
-            range.trim(),
-            &format!("spec.loadBalancerSourceRanges[{index}]"),
-        );
+        of_range(warnings, range, &format!("spec.loadBalancerSourceRanges[{index}]"));
     }
     if is_elsewhere && !outside.is_empty() {
         warnings.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".to_owned());

@@ -9,7 +9,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{fraction, has_annotation, of_claim, of_term, of_terms, old_label, paths, pod_name, pods_name, ports};
+use super::{
+    fraction, has_annotation, of_address, of_claim, of_term, of_terms, old_label, paths, pod_name, pods_name, ports,
+};
 use crate::workload::pod::as_container;
 
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
@@ -128,6 +130,16 @@ fn of_spec(warnings: &mut Vec<String>, metadata: &ObjectMeta, spec: &PodSpec, at
     }
     if let Some(affinity) = &spec.affinity {
         of_affinity(warnings, affinity, &format!("{at}spec.affinity"));
+    }
+    let servers = spec
+        .dns_config
+        .as_ref()
+        .and_then(|config| config.nameservers.as_deref());
+    for (index, server) in servers.unwrap_or_default().iter().enumerate() {
+        of_address(warnings, server, &format!("{at}spec.dnsConfig.nameservers[{index}]"));
+    }
+    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
+        of_address(warnings, &alias.ip, &format!("{at}spec.hostAliases[{index}].ip"));
     }
 }
 
