@@ -321,6 +321,7 @@ fn account_of(component: &str) -> &str {
         "endpoint-slice-mirroring-controller" => MIRROR,
         volumes::COMPONENT => BINDER,
         provisioner::COMPONENT => PROVISIONER,
+        provisioner::EXPANDER => "expand-controller",
         ephemeral::COMPONENT => EPHEMERAL,
         "daemonset-controller" => DAEMONS,
         events::TAINT_EVICTION => "node-controller",

@@ -37,6 +37,8 @@ use crate::machinery::{
 
 /// Source component of events.
 pub(crate) const COMPONENT: &str = provision::NAME;
+/// Source component of events about volumes that other drivers expand.
+pub(crate) const EXPANDER: &str = "volume_expand";
 /// Number of volumes that are provisioned or deleted at once.
 const TOGETHER: usize = 16;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
@@ -48,6 +50,8 @@ pub(crate) enum Work {
     Make(Key),
     /// Expand the volume of a claim.
     Grow(Key),
+    /// Tell a claim that another driver expands its volume, if it waits for that.
+    Tell(Key),
     /// Delete a volume.
     Remove(Key),
 }
@@ -85,6 +89,9 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Work>> {
             let volume = volume_of(claim).and_then(|name| volumes.get(&Key::new("", name)));
             if volume.is_some_and(|volume| provision::growth(claim, &volume).is_some()) {
                 wake.push(Work::Grow(Key::of(&claim.metadata)));
+            }
+            if provision::is_enlarged(claim, change.old) {
+                wake.push(Work::Tell(Key::of(&claim.metadata)));
             }
             let class = classes.get(&Key::new("", claim_class(claim)));
             if provision::request(claim, class.as_deref()) != Request::Nothing {
@@ -133,6 +140,10 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Work>>) {
                     let outcome = match &work {
                         Work::Make(key) => Box::pin(make(&context, key, first, left)).await,
                         Work::Grow(key) => finished(Box::pin(grow(&context, key)).await),
+                        Work::Tell(key) => {
+                            context.recorder.note(EXPANDER, awaited(&context.caches, key));
+                            Outcome::Done
+                        }
                         Work::Remove(key) => Box::pin(remove(&context, key, first)).await,
                     };
                     (work, outcome)
@@ -283,6 +294,13 @@ async fn grow(context: &Context, key: &Key) -> Result<(), Error> {
     info!(claim = %key, size = size.0, "volume grown");
     tell(context, provision::note(&claim, News::Grown));
     Ok(())
+}
+
+/// Event about a claim whose volume another driver is to expand.
+fn awaited(caches: &Caches, key: &Key) -> Option<Note> {
+    let claim = caches.claims.get(key)?;
+    let volume = caches.volumes.get(&Key::new("", volume_of(&claim)?))?;
+    provision::awaits_driver(&claim, &volume).then(|| provision::note(&claim, News::Awaited))
 }
 
 /// Removes the selected node, so that the scheduler chooses another one.

@@ -10,8 +10,8 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::{
-    PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, claims, full_name, is_bound, is_for, phase,
-    policy, requested, storage, volume_of, volumes::provisioner, waits,
+    PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, claim_phase, claims, full_name, is_bound,
+    is_for, phase, policy, requested, storage, volume_of, volumes::provisioner, waits,
 };
 use crate::{
     objects::{annotation, name, uid},
@@ -80,6 +80,24 @@ pub fn growth(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Optio
     // set.
     let lags = shown.is_some_and(|shown| wanted > storage(Some(shown)));
     (ours && (wanted > capacity(volume) || lags)).then(|| wanted.to_text())
+}
+
+/// True if a bound claim is new, or asks for more or has more than it did: then a claim that only
+/// another driver can expand is told so.
+pub fn is_enlarged(claim: &PersistentVolumeClaim, old: Option<&PersistentVolumeClaim>) -> bool {
+    let more = |old| requested(claim) > requested(old) || held(claim) > held(old);
+    claim_phase(claim) == "Bound" && old.is_none_or(more)
+}
+
+/// True if a claim asks for more than it has, and its volume is of another driver (`syncHandler` of
+/// `pkg/controller/volume/expand/expand_controller.go`).
+pub fn awaits_driver(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    provisioner(volume) != Some(NAME) && is_for(volume, claim) && requested(claim) > held(claim)
+}
+
+/// Capacity in a claim's status.
+fn held(claim: &PersistentVolumeClaim) -> api::quantity::Quantity {
+    storage(claim.status.as_ref().and_then(|status| status.capacity.as_ref()))
 }
 
 /// Name of a claim's volume and of its directory.
@@ -165,6 +183,8 @@ pub enum News<'a> {
     Failed(&'a str),
     /// The volume was expanded.
     Grown,
+    /// Another driver is expected to expand the volume.
+    Awaited,
 }
 
 /// Event about a claim, in the words of upstream's library for provisioners.
@@ -196,15 +216,21 @@ pub fn note(claim: &PersistentVolumeClaim, news: News<'_>) -> Note {
             "VolumeResizeSuccessful",
             "Resize volume succeeded".to_owned(),
         ),
+        News::Awaited => (
+            Severity::Normal,
+            "ExternalExpanding",
+            "waiting for an external controller to expand this PVC".to_owned(),
+        ),
     };
     claims::note(claim, severity, reason, message)
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
     use serde_json::{Value, json};
 
-    use super::{NAME, growth};
+    use super::{NAME, growth, is_enlarged};
 
     #[test]
     fn only_a_claim_that_asks_for_more_grows() {
@@ -226,5 +252,22 @@ mod tests {
         check("1Gi", holds("1Gi"), "1Gi", None);
         check("2Gi", holds("1Gi"), "1Gi", Some("2Gi"));
         check("2Gi", holds("1Gi"), "2Gi", Some("2Gi"));
+    }
+
+    #[test]
+    fn a_bound_claim_is_enlarged_when_it_is_new_asks_for_more_or_has_more() {
+        let claim = |phase: &str, asked: &str, held: &str| -> PersistentVolumeClaim {
+            let claim = json!({
+                "metadata": {}, "spec": { "resources": { "requests": { "storage": asked } } },
+                "status": { "phase": phase, "capacity": { "storage": held } },
+            });
+            serde_json::from_value(claim).unwrap()
+        };
+        let old = claim("Bound", "1Gi", "1Gi");
+        assert!(is_enlarged(&old, None));
+        assert!(!is_enlarged(&old, Some(&old)));
+        assert!(is_enlarged(&claim("Bound", "2Gi", "1Gi"), Some(&old)));
+        assert!(is_enlarged(&claim("Bound", "1Gi", "2Gi"), Some(&old)));
+        assert!(!is_enlarged(&claim("Lost", "2Gi", "1Gi"), Some(&old)));
     }
 }

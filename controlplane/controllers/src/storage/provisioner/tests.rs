@@ -88,3 +88,25 @@ async fn a_directory_whose_claim_went_is_removed_unless_a_volume_names_it() {
     assert_eq!(make(&context, &key, false, Some(left)).await, Outcome::Done);
     assert!(asked().is_empty(), "the volume decides");
 }
+
+#[test]
+fn a_claim_is_told_that_another_driver_expands_its_volume() {
+    let check = |provisioner: &str, held: &str, expected: bool| {
+        let caches = Caches::new();
+        let mut claim = claim();
+        claim["spec"]["volumeName"] = "v".into();
+        claim["status"] = json!({ "phase": "Bound", "capacity": { "storage": held } });
+        caches.claims.replace(vec![from_value(claim).unwrap()], 1, 1);
+        let volume = json!({
+            "metadata": { "name": "v", "annotations": { "pv.kubernetes.io/provisioned-by": provisioner } },
+            "spec": { "claimRef": { "name": "data", "namespace": "ns", "uid": "u" } },
+        });
+        caches.volumes.replace(vec![from_value(volume).unwrap()], 1, 1);
+        let note = awaited(&caches, &Key::new("ns", "data"));
+        let told = note.is_some_and(|note| note.reason == "ExternalExpanding");
+        assert_eq!(told, expected, "{provisioner} {held}");
+    };
+    check("csi.example.com", "500Mi", true);
+    check("csi.example.com", "1Gi", false);
+    check(NAME, "500Mi", false);
+}
