@@ -57,6 +57,39 @@ pub enum Stage {
     Panic,
 }
 
+/// Layer of the server whose part in a slow request's latency is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Layer {
+    Authentication,
+    Authorization,
+    Queue,
+    Storage,
+    MutatingWebhook,
+    ValidatingWebhook,
+    Total,
+}
+
+impl Layer {
+    /// Annotation of the latency (`AuditAnnotationsFromLatencyTrackers` of
+    /// `pkg/endpoints/request/webhook_duration.go`).
+    fn annotation(self) -> &'static str {
+        match self {
+            Self::Authentication => "apiserver.latency.k8s.io/authentication",
+            Self::Authorization => "apiserver.latency.k8s.io/authorization",
+            Self::Queue => "apiserver.latency.k8s.io/apf-queue-wait",
+            Self::Storage => "apiserver.latency.k8s.io/etcd",
+            Self::MutatingWebhook => "apiserver.latency.k8s.io/mutating-webhook",
+            Self::ValidatingWebhook => "apiserver.latency.k8s.io/validating-webhook",
+            Self::Total => "apiserver.latency.k8s.io/total",
+        }
+    }
+
+    /// True if the longest of several times counts, not their sum.
+    fn is_parallel(self) -> bool {
+        matches!(self, Self::Authorization | Self::Queue | Self::ValidatingWebhook)
+    }
+}
+
 /// The object that a request is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {

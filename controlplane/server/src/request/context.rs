@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::authn::identity::{Source, User};
 use crate::extensions::definitions::{Converter, PATIENT_LIMIT, Table};
+use crate::ops::audit::Layer;
 use crate::request::failure::{Failure, GroupResource, Target};
 use crate::request::info::RequestInfo;
 use crate::request::object::Live;
@@ -49,6 +50,8 @@ pub(crate) struct Context {
     /// Facts for the audit log.
     pub(crate) annotations: Gathered<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
+    /// Time spent in layers of the server, for the audit log.
+    pub(crate) latencies: Gathered<(Layer, Duration)>,
     /// Results of conversion webhooks for the versions that the object's managers use.
     pub(crate) conversions: Conversions,
     /// The time that tables are of, where it is not now.
@@ -147,7 +150,10 @@ impl Context {
     ) -> Result<Entry, CommitError> {
         let definition = self.table.seen(&self.registration).map(Guard::from);
         let guards = self.fence.iter().cloned().chain(definition).chain(guard).collect();
-        self.store().commit_if(write, also, guards).await
+        let began = Instant::now();
+        let committed = self.store().commit_if(write, also, guards).await;
+        self.latencies.extend([(Layer::Storage, began.elapsed())]);
+        committed
     }
 
     /// True if the definition of the request's kind has changed since the request came.

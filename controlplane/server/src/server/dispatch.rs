@@ -24,6 +24,7 @@ use crate::authz::{self, Attributes, Decision};
 use crate::extensions::aggregation;
 use crate::extensions::definitions::Table;
 use crate::node::connect::{Wanted, connect};
+use crate::ops::audit::Layer;
 use crate::ops::audit::recording::{self, Outcome, Recording};
 use crate::ops::metrics::Manner;
 use crate::ops::ui;
@@ -57,12 +58,14 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let query = Query::parse(query).unwrap_or_default();
     let json = for_people(Encoding::Json, &parts.headers, &query);
     let caller = authn::caller(&shared, &mut parts);
+    let authenticated = began.elapsed();
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     let confines = ui::is_to_confine(&parts, name == Some(ANONYMOUS));
     shared.metrics.access.authenticated(name);
     let writer = name.filter(|_| parts.method != Method::GET).map(str::to_owned);
     let used = parts.extensions.remove::<Used>();
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
+    recording.outcome.latencies.push((Layer::Authentication, authenticated));
     if let Some(used) = used {
         let (name, text) = used.annotation();
         recording.outcome.annotations.push((name.into(), text));
@@ -183,6 +186,7 @@ async fn resource(
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),
+        latencies: Gathered::default(),
         conversions: Conversions::default(),
         as_of: None,
         deadline: turn.deadline(),
@@ -195,6 +199,7 @@ async fn resource(
     drop(room);
     outcome.warnings.extend(context.warnings.into_vec());
     outcome.annotations.extend(context.annotations.into_vec());
+    outcome.latencies.extend(context.latencies.into_vec());
     outcome.notes = context.notes;
     hold(shared, pass, answer)
 }
@@ -308,7 +313,9 @@ fn authorize(
     let path = (!info.is_resource).then(|| format!("/{}", segments.join("/")));
     let path = path.unwrap_or_default();
     let attributes = Attributes::of(info, &path);
+    let began = Instant::now();
     let decision = shared.authorizer.decide(user, &attributes);
+    outcome.latencies.push((Layer::Authorization, began.elapsed()));
     shared.metrics.access.authorized(decision.is_allowed());
     let answer = match &decision {
         Decision::Allowed(_) => Ok(()),

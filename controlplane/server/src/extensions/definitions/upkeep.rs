@@ -155,6 +155,7 @@ async fn delete_all(shared: &Arc<Shared>, row: &Row, objects: &Prefix) {
         warnings: Gathered::default(),
         annotations: Gathered::default(),
         notes: Notes::default(),
+        latencies: Gathered::default(),
         conversions: Conversions::default(),
     };
     let deletion = Deletion::default();

@@ -2,6 +2,7 @@
 //! its answer, and at the end of a long-running one: a watch, a log, a session.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use uuid::Uuid;
 use crate::authn::identity::Source;
 use crate::authn::{Caller, Impersonated};
 use crate::authz::Decision;
-use crate::ops::audit::{ObjectRef, Record, Sink, Stage};
+use crate::ops::audit::{Layer, ObjectRef, Record, Sink, Stage};
 use crate::request::context::Notes;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
@@ -119,14 +120,14 @@ impl Recording {
         if let Some(info) = refused {
             self.outcome.info = info;
         }
-        let queued = self.outcome.queued;
+        let latencies = std::mem::take(&mut self.outcome.latencies);
         let mut record = trail.record(std::mem::take(&mut self.outcome), stage, code, at);
         if let Some(failure) = failure {
             let status = failure.status();
             record.response_object.get_or_insert_with(|| encode(&status));
             record.failure = Some(Box::new(status));
         }
-        note_latency(&mut record, queued);
+        note_latency(&mut record, latencies);
         Some(record)
     }
 }
@@ -142,16 +143,23 @@ impl Drop for Recording {
 
 /// Annotates the record of a slow request other than a watch when its answer is complete
 /// (`writeLatencyToAnnotation`, `apiserver/pkg/endpoints/filters/audit.go`).
-fn note_latency(record: &mut Record, queued: Duration) {
+fn note_latency(record: &mut Record, latencies: Vec<(Layer, Duration)>) {
     let took = record.staged.duration_since(record.received);
-    if record.stage == Stage::ResponseComplete && record.verb != "watch" && took > SLOW {
+    if record.stage != Stage::ResponseComplete || record.verb == "watch" || took <= SLOW {
+        return;
+    }
+    let mut layers = BTreeMap::from([(Layer::Total, Duration::try_from(took).unwrap_or_default())]);
+    for (layer, took) in latencies {
+        let all = layers.entry(layer).or_default();
+        *all = if layer.is_parallel() {
+            took.max(*all)
+        } else {
+            took + *all
+        };
+    }
+    for (layer, took) in layers.into_iter().filter(|(_, took)| !took.is_zero()) {
         let took = api::duration::text(i64::try_from(took.as_nanos()).unwrap_or(i64::MAX));
-        record.annotations.push(("apiserver.latency.k8s.io/total".into(), took));
-        if !queued.is_zero() {
-            let queued = api::duration::text(i64::try_from(queued.as_nanos()).unwrap_or(i64::MAX));
-            let name = "apiserver.latency.k8s.io/apf-queue-wait";
-            record.annotations.push((name.into(), queued));
-        }
+        record.annotations.push((layer.annotation().into(), took));
     }
 }
 
@@ -203,7 +211,7 @@ impl Drop for End {
         if let Some(mut record) = self.record.take() {
             record.stage = Stage::ResponseComplete;
             record.staged = (self.clock)();
-            note_latency(&mut record, Duration::ZERO);
+            note_latency(&mut record, Vec::new());
             self.sink.record(record);
         }
     }
@@ -219,8 +227,8 @@ pub(crate) struct Outcome {
     pub(crate) annotations: Vec<(Cow<'static, str>, String)>,
     pub(crate) notes: Notes,
     pub(crate) flow: Option<Flow>,
-    /// Time in a queue of the flow's level.
-    pub(crate) queued: Duration,
+    /// Time spent in layers of the server.
+    pub(crate) latencies: Vec<(Layer, Duration)>,
 }
 
 /// Attributes of the request for the audit log.
@@ -331,24 +339,37 @@ mod tests {
     use k8s_openapi::jiff::Timestamp;
 
     use super::note_latency;
+    use crate::ops::audit::Layer;
     use crate::ops::audit::tests::record;
 
     #[test]
     fn slow_requests_are_annotated() {
-        let noted = |verb: &str, received: i64, queued: Duration| {
+        let told = |verb: &str, received: i64, latencies: &[(Layer, u64)]| {
             let mut record = record(verb, "pods");
+            record.annotations.clear();
             record.received = Timestamp::from_microsecond(received).unwrap();
-            note_latency(&mut record, queued);
-            record.annotations.pop()
+            let latencies = latencies.iter();
+            let latencies = latencies.map(|(layer, milliseconds)| (*layer, Duration::from_millis(*milliseconds)));
+            note_latency(&mut record, latencies.collect());
+            let told = record.annotations.iter().map(|(name, text)| format!("{name}={text}"));
+            told.collect::<Vec<_>>()
         };
-        let told = |verb: &str, received: i64| {
-            let (name, text) = noted(verb, received, Duration::ZERO)?;
-            (name == "apiserver.latency.k8s.io/total").then_some(text)
-        };
-        assert_eq!(told("get", 1_790_000_000_000_001).as_deref(), Some("999.999ms"));
-        assert_eq!(told("get", 1_790_000_000_500_001), None, "fast");
-        assert_eq!(told("watch", 1_790_000_000_000_001), None);
-        let (name, text) = noted("get", 1_790_000_000_000_001, Duration::from_millis(2)).unwrap();
-        assert_eq!((&*name, &*text), ("apiserver.latency.k8s.io/apf-queue-wait", "2ms"));
+        let total = "apiserver.latency.k8s.io/total=999.999ms";
+        let (slow, fast) = (1_790_000_000_000_001, 1_790_000_000_500_001);
+        assert_eq!(told("get", slow, &[(Layer::Queue, 0)]), [total]);
+        assert!(told("get", fast, &[(Layer::Storage, 2)]).is_empty());
+        assert!(told("watch", slow, &[]).is_empty());
+        let latencies = [
+            (Layer::ValidatingWebhook, 2),
+            (Layer::ValidatingWebhook, 3),
+            (Layer::Storage, 2),
+            (Layer::Storage, 3),
+        ];
+        let expected = [
+            "apiserver.latency.k8s.io/etcd=5ms",
+            "apiserver.latency.k8s.io/validating-webhook=3ms",
+            total,
+        ];
+        assert_eq!(told("create", slow, &latencies), expected);
     }
 }

@@ -11,6 +11,7 @@ use http::request::Parts;
 use tokio::time::{Instant, timeout_at};
 
 use crate::authn::identity::{Source, User};
+use crate::ops::audit::Layer;
 use crate::ops::audit::recording::Outcome;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
@@ -74,7 +75,7 @@ impl Turn {
         let reads = outcome.info.is_read();
         let now = (shared.options.clock)().as_second();
         let admitted = shared.flow.enter(flow, (reads, self.limit), now).await?;
-        outcome.queued = admitted.waited;
+        outcome.latencies.push((Layer::Queue, admitted.waited));
         Ok(Some(admitted))
     }
 

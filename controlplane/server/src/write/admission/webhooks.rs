@@ -39,6 +39,7 @@ pub(crate) use review::{Reviewed, Version, read_answer};
 pub(crate) use source::Webhooks;
 
 use super::{Rounds, policies};
+use crate::ops::audit::Layer;
 use crate::ops::metrics::{Called, Half};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
@@ -225,11 +226,17 @@ fn settle<T>(asked: &Asked<'_>, hook: &Hook, half: Half, began: Instant, outcome
         Err(Refusal::Own(_)) => (Some("apiserver_internal_error"), 0),
     };
     let open = hook.fails_open() && matches!(outcome, Err(Refusal::Calling { .. }));
+    let layer = match half {
+        Half::Admit => Layer::MutatingWebhook,
+        Half::Validate => Layer::ValidatingWebhook,
+    };
+    let took = began.elapsed();
+    asked.context.latencies.extend([(layer, took)]);
     asked.context.server.metrics.webhooks.called(&Called {
         webhook: hook.name(),
         half,
         operation: asked.operation.name(),
-        took: began.elapsed(),
+        took,
         rejected: outcome.is_err() && !open,
         error,
         code,
