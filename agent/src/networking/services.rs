@@ -4,6 +4,7 @@
 mod health;
 mod kernel;
 mod known;
+mod proxy_health;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -46,6 +47,8 @@ pub struct ServiceProxy {
     pub table: String,
     /// Addresses of the node that serve node ports; all except loopback if it is empty.
     pub node_ports: Vec<Cidr>,
+    /// Port at which load balancers learn of the proxy's health.
+    pub health_port: Option<u16>,
 }
 
 /// Event of a watch.

@@ -40,6 +40,7 @@ impl Context {
                 name: node.metadata.name.clone(),
                 uid: node.metadata.uid.clone(),
                 labels: node.metadata.labels.clone(),
+                deletion_timestamp: node.metadata.deletion_timestamp.clone(),
                 ..ObjectMeta::default()
             },
             spec: node.spec.clone(),

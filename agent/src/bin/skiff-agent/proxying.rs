@@ -42,6 +42,9 @@ pub(crate) struct ProxyArguments {
     /// Otherwise all but those of the loopback
     #[arg(long, value_delimiter = ',')]
     nodeport_addresses: Vec<NodePortAddress>,
+    /// Port of all addresses at which load balancers learn whether to send to this node (/healthz, /livez); 0 for none
+    #[arg(long, value_name = "PORT", default_value_t = 10256)]
+    proxy_healthz_port: u16,
     /// Enforcement of network policies
     #[arg(long, value_enum, default_value = "nftables")]
     network_policies: ProxyKind,
@@ -68,6 +71,7 @@ impl ProxyArguments {
         Some(ServiceProxy {
             table: network::services::table(bridge),
             node_ports: node_ports.collect(),
+            health_port: Some(self.proxy_healthz_port).filter(|port| *port != 0),
         })
     }
 }

@@ -1,5 +1,6 @@
-//! Answers health checks of load balancers at `healthCheckNodePort`: whether the node has endpoints
-//! of a Service (`pkg/proxy/healthcheck/service_health.go`).
+//! Answers health checks of load balancers: at each `healthCheckNodePort` whether the node has
+//! endpoints of a Service (`pkg/proxy/healthcheck/service_health.go`), and at a port for all
+//! Services whether the node leads to them at all ([`proxy_health`](super::proxy_health)).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,6 +14,7 @@ use common::shares::Shares;
 use common::task::JoinSet;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -20,6 +22,8 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
+
+use super::proxy_health::ProxyHealth;
 
 /// Maximum number of connections to all ports, and of one client; further ones are closed at once.
 const CONNECTIONS: usize = 256;
@@ -31,19 +35,31 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 type Told = Arc<Mutex<HealthCheck>>;
 
+/// Answers a request for a path.
+type Answer = Arc<dyn Fn(&str) -> Response + Send + Sync>;
+
 /// Ports of the health checks.
 pub(super) struct HealthChecks {
     servers: JoinSet<()>,
     places: Arc<Shares>,
     ports: BTreeMap<u16, (AbortHandle, Told)>,
+    proxy: Arc<ProxyHealth>,
 }
 
 impl HealthChecks {
-    pub(super) fn new() -> Self {
+    /// Tells the proxy's health at a port, if there is one.
+    pub(super) fn new(proxy: Arc<ProxyHealth>, port: Option<u16>) -> Self {
+        let (mut servers, places) = (JoinSet::new(), Shares::new(CONNECTIONS, CONNECTIONS_EACH));
+        if let Some(port) = port {
+            let own = Arc::clone(&proxy);
+            let answer: Answer = Arc::new(move |path: &str| own.answer(path));
+            servers.spawn(listen(port, answer, Arc::clone(&places)));
+        }
         Self {
-            servers: JoinSet::new(),
-            places: Shares::new(CONNECTIONS, CONNECTIONS_EACH),
+            servers,
+            places,
             ports: BTreeMap::new(),
+            proxy,
         }
     }
 
@@ -65,15 +81,15 @@ impl HealthChecks {
                 continue;
             }
             let told = Arc::new(Mutex::new(check));
-            let server = self
-                .servers
-                .spawn(listen(port, Arc::clone(&told), Arc::clone(&self.places)));
+            let (own, proxy) = (Arc::clone(&told), Arc::clone(&self.proxy));
+            let answer: Answer = Arc::new(move |_: &str| of_service(&own, proxy.is_healthy()));
+            let server = self.servers.spawn(listen(port, answer, Arc::clone(&self.places)));
             self.ports.insert(port, (server, told));
         }
     }
 }
 
-async fn listen(port: u16, told: Told, places: Arc<Shares>) {
+async fn listen(port: u16, answer: Answer, places: Arc<Shares>) {
     let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
     let listener = match any {
         Ok(listener) => Ok(listener),
@@ -81,7 +97,7 @@ async fn listen(port: u16, told: Told, places: Arc<Shares>) {
     };
     let listener = match listener {
         Ok(listener) => listener,
-        Err(error) => return warn!(port, %error, "load balancers are not told of a Service's health"),
+        Err(error) => return warn!(port, %error, "load balancers are not told of the health of Services here"),
     };
     let mut connections = JoinSet::new();
     loop {
@@ -93,8 +109,10 @@ async fn listen(port: u16, told: Told, places: Arc<Shares>) {
         let Some(place) = places.take(client.ip()) else {
             continue;
         };
-        let told = Arc::clone(&told);
-        let answered = service_fn(move |_| std::future::ready(Ok::<_, Infallible>(answer(&told))));
+        let answer = Arc::clone(&answer);
+        let answered = service_fn(move |request: hyper::Request<Incoming>| {
+            std::future::ready(Ok::<_, Infallible>(answer(request.uri().path())))
+        });
         let served = http1::Builder::new().serve_connection(TokioIo::new(stream), answered);
         connections.spawn(async move {
             let _place = place;
@@ -103,13 +121,13 @@ async fn listen(port: u16, told: Told, places: Arc<Shares>) {
     }
 }
 
-fn answer(told: &Told) -> Response {
+fn of_service(told: &Told, is_healthy: bool) -> Response {
     let check = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let (namespace, name) = check.service.parts();
-    let status = if check.endpoints == 0 {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
+    let status = if is_healthy && check.endpoints > 0 {
         StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
     };
     let headers = [
         (CONTENT_TYPE, "application/json".to_owned()),
@@ -121,7 +139,7 @@ fn answer(told: &Told) -> Response {
     ];
     let text = format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\t\"localEndpoints\": {},\n\t\
-         \"serviceProxyHealthy\": true\n}}",
+         \"serviceProxyHealthy\": {is_healthy}\n}}",
         check.endpoints
     );
     (status, headers, text).into_response()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tracing::{info, warn};
 
 use super::health::HealthChecks;
 use super::known::{Known, SERVER, slices_of};
+use super::proxy_health::ProxyHealth;
 use crate::context::Context;
 
 /// From this number of changed elements on, the tables are rewritten as a whole, without watching
@@ -60,6 +62,7 @@ pub(super) struct Kernel {
     due: Option<Instant>,
     retry: Duration,
     health: HealthChecks,
+    told: Arc<ProxyHealth>,
 }
 
 impl Kernel {
@@ -80,13 +83,15 @@ impl Kernel {
             }
         };
         let proxy = Proxy::new(node(context));
+        let told = ProxyHealth::of(context);
         Some(Self {
             parts: Some(Parts { proxy, tables }),
             watch: None,
             filled: false,
             due: None,
             retry: RETRY,
-            health: HealthChecks::new(),
+            health: HealthChecks::new(Arc::clone(&told), wanted.health_port),
+            told,
         })
     }
 
@@ -122,6 +127,7 @@ impl Kernel {
         let Some(inputs) = known.take_changed(context) else {
             return;
         };
+        self.told.queued();
         let Some(parts) = &mut self.parts else { return };
         let update = parts.proxy.update(inputs);
         let moved = parts.proxy.see_node(node(context));
@@ -150,6 +156,9 @@ impl Kernel {
         }
         if let Some(parts) = &self.parts {
             self.health.serve(parts.proxy.health_checks());
+            if self.filled && self.due.is_none() {
+                self.told.updated();
+            }
         }
     }
 
