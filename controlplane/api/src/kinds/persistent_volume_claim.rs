@@ -88,14 +88,14 @@ impl Kind for PersistentVolumeClaim {
             ..PersistentVolumeClaimStatus::default()
         });
         if let Some(spec) = &mut self.spec {
-            unite_sources(spec);
+            unite_sources(spec, None);
         }
     }
 
     fn prepare_update(&mut self, old: &Self) {
         self.status.clone_from(&old.status);
         if let Some(spec) = &mut self.spec {
-            unite_sources(spec);
+            unite_sources(spec, old.spec.as_ref());
         }
     }
 
@@ -132,8 +132,10 @@ impl Kind for PersistentVolumeClaim {
     }
 }
 
-/// Keeps both data source fields equal. The older one supports only claims and snapshots.
-fn unite_sources(spec: &mut PersistentVolumeClaimSpec) {
+/// Makes both data source fields equal, unless both are set. Where there was no source before, the
+/// older field alone may only name claims and snapshots, and none in another namespace is taken:
+/// upstream's gate for those is off (`pkg/api/persistentvolumeclaim/util.go`).
+fn unite_sources(spec: &mut PersistentVolumeClaimSpec, old: Option<&PersistentVolumeClaimSpec>) {
     let known = |source: &TypedLocalObjectReference| {
         let group = source.api_group.as_deref().unwrap_or_default();
         matches!(
@@ -141,8 +143,13 @@ fn unite_sources(spec: &mut PersistentVolumeClaimSpec) {
             ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
         )
     };
-    spec.data_source.take_if(|source| !known(source));
     let elsewhere = |other: &TypedObjectReference| other.namespace.as_ref().is_some_and(|own| !own.is_empty());
+    if old.is_none_or(|old| old.data_source_ref.is_none()) {
+        spec.data_source_ref.take_if(|other| elsewhere(other));
+        if spec.data_source_ref.is_none() && old.is_none_or(|old| old.data_source.is_none()) {
+            spec.data_source.take_if(|source| !known(source));
+        }
+    }
     match (&spec.data_source, &spec.data_source_ref) {
         (Some(own), None) => {
             spec.data_source_ref = Some(TypedObjectReference {

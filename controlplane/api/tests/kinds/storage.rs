@@ -154,6 +154,20 @@ fn volumes_and_claims() {
             ],
         ),
         (
+            claim(json!({"spec": {
+                "dataSource": {"apiGroup": "a.b", "kind": "Disk", "name": "x"},
+                "dataSourceRef": {"apiGroup": "a.b", "kind": "Disk", "name": "y"},
+            }})),
+            vec!["spec: Invalid value: {}: must match dataSourceRef"],
+        ),
+        (
+            claim(json!({"spec": {
+                "dataSource": {"kind": "Disk", "name": "x"},
+                "dataSourceRef": {"kind": "Disk", "name": "y", "namespace": "z"},
+            }})),
+            vec![],
+        ),
+        (
             volume(json!({"spec": {"accessModes": null, "capacity": null}})),
             vec![
                 "spec.accessModes: Required value",
@@ -217,6 +231,13 @@ fn changes_of_volumes_and_claims() {
             vec![
                 mode.as_str(),
                 "volumeMode: Invalid value: \"Block\": field is immutable",
+            ],
+        ),
+        (
+            "persistentvolumeclaims",
+            json!({"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "fast"}}}),
+            vec![
+                "metadata.annotations.volume.beta.kubernetes.io/storage-class: Invalid value: \"fast\": field is immutable",
             ],
         ),
         (

@@ -98,7 +98,7 @@ fn class_may_differ(
         return;
     }
     if now != then {
-        let field = format!("metadata.annotations[{ANNOTATION}]");
+        let field = format!("metadata.annotations.{ANNOTATION}");
         errors.push(Invalid::value(field, now.unwrap_or_default(), IMMUTABLE));
     }
 }
@@ -225,7 +225,8 @@ fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeClaimSpec, path: &s
         None if !same => "must match dataSourceRef",
         None => return,
     };
-    errors.push(Invalid::value(path, format!("{path}.dataSource"), detail));
+    // Upstream shows its structure of a path, whose fields are private.
+    errors.push(Invalid::rendered(path, "{}".to_owned(), detail));
 }
 
 fn source(errors: &mut Vec<Invalid>, group: Option<&str>, kind: &str, name: &str, path: &str) {
