@@ -121,7 +121,7 @@ impl Kind for Service {
     fn validate(&self) -> Vec<Invalid> {
         let spec = self.spec.as_ref();
         let mut errors = spec.map_or_else(Vec::new, |spec| validation::validate(spec, None));
-        validation::annotated_ranges(&mut errors, self, None);
+        validation::annotations(&mut errors, self, None);
         errors
     }
 
@@ -129,7 +129,7 @@ impl Kind for Service {
         match (&self.spec, &old.spec) {
             (Some(new), Some(before)) => {
                 let mut errors = validation::validate_update(new, before);
-                validation::annotated_ranges(&mut errors, self, Some(old));
+                validation::annotations(&mut errors, self, Some(old));
                 errors
             }
             (_, _) => self.validate(),

@@ -302,6 +302,16 @@ fn services_take_no_address_that_is_the_nodes_own() {
         &json!({"spec": {"type": "ExternalName", "externalName": "a.example", "clusterIP": "10.96.3.3", "ports": null}}),
         &["spec.clusterIPs: Forbidden: may not be set for ExternalName services"],
     );
+    let modes =
+        json!({"service.kubernetes.io/topology-aware-hints": "auto", "service.kubernetes.io/topology-mode": "Auto"});
+    refused(
+        "",
+        "services",
+        &json!({"metadata": {"annotations": modes}}),
+        &[
+            "metadata.annotations[service.kubernetes.io/topology-mode]: Invalid value: \"Auto\": must match annotations[service.kubernetes.io/topology-aware-hints] when both are specified",
+        ],
+    );
     let key = "service.beta.kubernetes.io/load-balancer-source-ranges";
     refused(
         "",

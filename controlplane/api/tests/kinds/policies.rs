@@ -120,7 +120,7 @@ fn ports_of_network_policies() {
             ),
             (
                 on(&json!({"port": 32000, "endPort": 31000})),
-                &["spec.ingress[0].ports[0].endPort: Invalid value: 31000: must be greater than or equal to `port`"],
+                &["spec.ingress[0].ports[0].endPort: Invalid value: 32000: must be greater than or equal to `port`"],
             ),
             (
                 on(&json!({"port": "dns", "endPort": 53})),

@@ -61,11 +61,9 @@ fn policy_port(errors: &mut Vec<Invalid>, own: &NetworkPolicyPort, path: &str) {
             port_or_name(errors, &field, first);
             let Some(last) = last else { return };
             if last < *number {
-                errors.push(Invalid::value(
-                    end.as_str(),
-                    last,
-                    "must be greater than or equal to `port`",
-                ));
+                // Upstream shows the first port.
+                let detail = "must be greater than or equal to `port`";
+                errors.push(Invalid::value(end.as_str(), number, detail));
             }
             port(errors, &end, last);
         }

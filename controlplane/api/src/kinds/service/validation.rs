@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service, ServicePort, ServiceSpec};
 
+use super::warnings::{HINTS, MODE};
 use super::{families, is, is_headless, is_reachable_from_outside, needs_cluster_ip, needs_health_port};
 use crate::value::invalid::Invalid;
 use crate::value::names;
@@ -187,27 +188,34 @@ fn balancer(errors: &mut Vec<Invalid>, spec: &ServiceSpec, old: Option<&ServiceS
     }
 }
 
-/// Validates the annotation with source ranges, which counts where the spec has none.
-pub(super) fn annotated_ranges(errors: &mut Vec<Invalid>, service: &Service, old: Option<&Service>) {
+/// Validates the two annotations of the topology mode, which must agree, and the one with source
+/// ranges, which counts where the spec has none.
+pub(super) fn annotations(errors: &mut Vec<Invalid>, service: &Service, old: Option<&Service>) {
     let Some(spec) = &service.spec else { return };
+    if let (Some(hints), Some(mode)) = (annotation(service, HINTS), annotation(service, MODE))
+        && hints != mode
+    {
+        let detail = format!("must match annotations[{HINTS}] when both are specified");
+        errors.push(Invalid::value(format!("metadata.annotations[{MODE}]"), mode, detail));
+    }
     let own = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
-    let Some(text) = annotation(service).filter(|_| own.is_empty()) else {
+    let Some(text) = annotation(service, RANGES_ANNOTATION).filter(|_| own.is_empty()) else {
         return;
     };
     let field = format!("metadata.annotations[{RANGES_ANNOTATION}]");
     if !is(spec, "LoadBalancer") {
         errors.push(Invalid::forbidden(field.as_str(), FOR_LOAD_BALANCER));
     }
-    if old.and_then(annotation) != Some(text) && !text.trim().is_empty() {
+    if old.and_then(|old| annotation(old, RANGES_ANNOTATION)) != Some(text) && !text.trim().is_empty() {
         for range in text.split(',') {
             validation::plain_range(errors, &field, range.trim());
         }
     }
 }
 
-fn annotation(service: &Service) -> Option<&str> {
+fn annotation<'a>(service: &'a Service, key: &str) -> Option<&'a str> {
     let annotations = service.metadata.annotations.as_ref()?;
-    annotations.get(RANGES_ANNOTATION).map(String::as_str)
+    annotations.get(key).map(String::as_str)
 }
 
 fn class(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
@@ -242,7 +250,7 @@ fn policies(errors: &mut Vec<Invalid>, spec: &ServiceSpec) {
         errors.push(Invalid::value("spec.healthCheckNodePort", number, detail));
     }
     let inner = spec.internal_traffic_policy.as_deref();
-    if needs_cluster_ip(spec) {
+    if inner.is_some() || needs_cluster_ip(spec) {
         one_of(errors, "spec.internalTrafficPolicy", inner, &["Cluster", "Local"]);
     }
     let distributions = ["PreferClose", "PreferSameZone", "PreferSameNode"];

@@ -4,8 +4,8 @@ use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
 use crate::workload::warnings::{has_annotation, of_address, of_range};
 
-const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-const MODE: &str = "service.kubernetes.io/topology-mode";
+pub(super) const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+pub(super) const MODE: &str = "service.kubernetes.io/topology-mode";
 
 pub(super) fn of(service: &Service) -> Vec<String> {
     let mut warnings = Vec::new();
