@@ -31,6 +31,18 @@ fn an_autoscaler_names_what_it_scales() {
             "spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas",
         ],
     );
+    for (most, expected) in [
+        (0, "Required value: must be set and greater than 0"),
+        (-1, "Invalid value: -1: must be greater than or equal to 1"),
+    ] {
+        refused(
+            &json!({ "maxReplicas": most }),
+            &[
+                &format!("spec.maxReplicas: {expected}"),
+                &format!("spec.maxReplicas: Invalid value: {most}: must be greater than or equal to `minReplicas`"),
+            ],
+        );
+    }
     refused(
         &json!({"scaleTargetRef": {"apiVersion": "a/b/c"}}),
         &["spec.scaleTargetRef.apiVersion: Invalid value: \"a/b/c\": unexpected GroupVersion string: a/b/c"],

@@ -25,8 +25,11 @@ pub(super) fn validate(spec: &HorizontalPodAutoscalerSpec) -> Vec<Invalid> {
         let detail = "must be greater than or equal to 1";
         errors.push(Invalid::value("spec.minReplicas", fewest, detail));
     }
-    if most < 1 {
-        errors.push(Invalid::value("spec.maxReplicas", most, "must be greater than 0"));
+    if most == 0 {
+        errors.push(Invalid::required("spec.maxReplicas", "must be set and greater than 0"));
+    } else if most < 0 {
+        let detail = "must be greater than or equal to 1";
+        errors.push(Invalid::value("spec.maxReplicas", most, detail));
     }
     if fewest.is_some_and(|fewest| most < fewest) {
         let detail = "must be greater than or equal to `minReplicas`";
