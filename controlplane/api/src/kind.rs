@@ -260,6 +260,10 @@ pub trait Kind:
     fn shown_name(&self) -> String {
         self.metadata().name.clone().unwrap_or_default()
     }
+    /// Reason and message for the row of an object that has run to completion.
+    fn completed(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
     /// Keeps information from the client's JSON that the type cannot hold.
     fn decoded(&mut self, _json: &[u8]) {}
     /// Sets upstream's defaults. Idempotent.

@@ -122,6 +122,10 @@ pub trait Behavior: Send + Sync {
     }
     /// The cells of one object.
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
+    /// Reason and message for the row of an object that has run to completion.
+    fn completed(&self, _object: &dyn Object) -> Option<(&'static str, &'static str)> {
+        None
+    }
     /// The `scale` subresource.
     fn scale(&self, object: &dyn Object) -> Option<Scale>;
     /// Path of the desired replicas.
@@ -453,6 +457,11 @@ impl Registration {
     /// The cells of one object, in the order of the headings.
     pub fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {
         self.behavior().row(object, now)
+    }
+
+    /// Reason and message for the row of an object that has run to completion.
+    pub fn completed(&self, object: &dyn Object) -> Option<(&'static str, &'static str)> {
+        self.behavior().completed(object)
     }
 
     /// The `scale` subresource, if the kind has one.

@@ -14,7 +14,7 @@ impl Kind for IngressClass {
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text(
             "Controller",
-            "Controller that is responsible for handling Ingresses of this class",
+            "Controller that is responsible for handling this class",
             |class, _| {
                 let spec = class.spec.as_ref();
                 let controller = spec.and_then(|spec| spec.controller.as_deref());

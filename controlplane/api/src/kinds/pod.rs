@@ -165,6 +165,14 @@ impl Kind for Pod {
         ("status.nominatedNodeName", "status.nominatedNodeName"),
     ];
 
+    fn completed(&self) -> Option<(&'static str, &'static str)> {
+        match phase(self) {
+            "Succeeded" => Some(("Succeeded", "The pod has completed successfully.")),
+            "Failed" => Some(("Failed", "The pod failed.")),
+            _ => None,
+        }
+    }
+
     fn set_defaults(&mut self) {
         defaults::set_pod_defaults(self.spec.get_or_insert_default());
     }

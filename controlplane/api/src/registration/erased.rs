@@ -176,6 +176,10 @@ impl<K: Kind> Behavior for Of<K> {
         )
     }
 
+    fn completed(&self, object: &dyn Object) -> Option<(&'static str, &'static str)> {
+        cast::<K>(object).and_then(Kind::completed)
+    }
+
     fn scale(&self, object: &dyn Object) -> Option<Scale> {
         cast::<K>(object).and_then(Kind::scale)
     }

@@ -1,6 +1,7 @@
 //! The `scale` subresource: an object's replicas alone, as `autoscaling/v1` Scale.
 
 use api::Object;
+use api::descriptions::described;
 use api::kinds::subresources::SCALE;
 use api::managed::splice;
 use api::registration::ColumnDefinition;
@@ -204,24 +205,33 @@ fn table(context: &Context, scale: &Scale, version: MetaVersion) -> Result<Bytes
         IncludeObject::Metadata => Some(encode(&shape::partial(metadata, version))),
         IncludeObject::Object => Some(encode(scale)),
     };
-    let column = |name: &'static str, cell_type, format, description: &'static str| ColumnDefinition {
+    let column = |name: &'static str, cell_type, description: &'static str| ColumnDefinition {
         name: name.into(),
         cell_type,
-        format,
+        format: "",
         description: description.into(),
         priority: 0,
     };
     let columns = [
-        column("Name", "string", "name", "Name of the object."),
-        column("Desired", "integer", "", "Replicas that are asked for."),
-        column("Available", "integer", "", "Replicas that there are."),
-        column("Age", "string", "", "Time since the object was created."),
+        column("Name", "string", described("meta.v1.ObjectMeta.name")),
+        column(
+            "Desired",
+            "integer",
+            "replicas is the desired number of instances for the scaled object.",
+        ),
+        column(
+            "Available",
+            "integer",
+            "replicas is the actual number of observed instances of the scaled object.",
+        ),
+        column("Age", "string", described("meta.v1.ObjectMeta.creationTimestamp")),
     ];
     let desired = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
     let available = scale.status.as_ref().map_or(0, |status| status.replicas);
     let age = api::table::since(metadata.creation_timestamp.as_ref(), context.now());
     let row = Row {
         cells: vec![json!(metadata.name), desired.into(), available.into(), age.into()],
+        completed: None,
         object,
     };
     let revision = metadata.resource_version.clone().unwrap_or_default();

@@ -253,6 +253,22 @@ async fn tables_are_for_people() {
 }
 
 #[tokio::test]
+async fn rows_of_pods_that_have_ended_are_marked() {
+    let api = Api::start().await;
+    api.post(PODS, &pod("a")).await;
+    let row = async || {
+        let answer = api.request(Method::GET, PODS, &[("accept", TABLE)], "").await;
+        answer.json()["rows"][0].clone()
+    };
+    assert_eq!(row().await.get("conditions"), None);
+    let status = json!({"status": {"phase": "Failed"}});
+    api.patch(&format!("{PODS}/a/status"), "merge-patch+json", &status)
+        .await;
+    let told = json!({"type": "Completed", "status": "True", "reason": "Failed", "message": "The pod failed."});
+    assert_eq!(row().await["conditions"], json!([told]));
+}
+
+#[tokio::test]
 async fn encodings_are_negotiated() {
     let api = Api::start().await;
     let code = async |accept: &str| {

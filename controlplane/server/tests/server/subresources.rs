@@ -25,6 +25,7 @@ async fn scale_is_shown_as_a_table() {
         .map(|column| &column["name"])
         .collect();
     assert_eq!(columns, ["Name", "Desired", "Available", "Age"]);
+    assert_eq!(table["columnDefinitions"][0]["format"], "");
     assert_eq!(table["rows"][0]["cells"], json!(["web", 3, 0, "0s"]));
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
 }

@@ -211,6 +211,7 @@ impl Frames {
             let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
             let row = Row {
                 cells: Vec::new(),
+                completed: None,
                 object: Some(encode(&object)),
             };
             let metadata = ListMeta::at(revision.to_string());

@@ -73,6 +73,7 @@ impl Table {
     pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Row {
         Row {
             cells: self.registration.row(object, self.now),
+            completed: self.registration.completed(object),
             object: match self.include {
                 IncludeObject::None => None,
                 IncludeObject::Metadata => Some(super::partial_of(bytes, self.version).into()),
@@ -110,6 +111,8 @@ impl Table {
 pub(crate) struct Row {
     /// Cells in the order of the columns.
     pub(crate) cells: Vec<Value>,
+    /// Reason and message of the condition `Completed`, the only one that rows have.
+    pub(crate) completed: Option<(&'static str, &'static str)>,
     /// JSON of the row's object.
     pub(crate) object: Option<Bytes>,
 }
@@ -119,6 +122,12 @@ impl Row {
     pub(super) fn append(&self, json: &mut Vec<u8>) {
         json.extend_from_slice(b"{\"cells\":");
         go_json::escape(&serde_json::to_vec(&self.cells).unwrap_or_default(), json);
+        if let Some((reason, message)) = self.completed {
+            let condition = format!(
+                ",\"conditions\":[{{\"type\":\"Completed\",\"status\":\"True\",\"reason\":\"{reason}\",\"message\":\"{message}\"}}]"
+            );
+            json.extend_from_slice(condition.as_bytes());
+        }
         json.extend_from_slice(b",\"object\":");
         go_json::escape(self.object.as_deref().unwrap_or(b"null"), json);
         json.push(b'}');
