@@ -95,6 +95,7 @@ async fn initial_events_end_with_a_marked_bookmark() {
         bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
         "true"
     );
+    assert_eq!(bookmark["object"]["metadata"].get("creationTimestamp"), None);
     let later = frames.next().await.unwrap();
     assert_eq!(
         (&later["type"], &later["object"]["metadata"]["annotations"]),

@@ -203,7 +203,7 @@ impl Frames {
 
     /// A bookmark: no change, only a revision up to which all were sent. `mark` says that the synthetic events end here.
     pub(super) fn bookmark(&self, revision: u64, mark: bool) -> Bytes {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if mark && let Some(members) = metadata.as_object_mut() {
             members.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
         }
