@@ -16,14 +16,15 @@ impl Kind for IPAddress {
         "networking.v1.IPAddressSpec.parentRef",
         |address, _| {
             let parent = &address.spec.parent_ref;
-            let parts = [
-                parent.group.as_deref(),
-                Some(parent.resource.as_str()),
-                parent.namespace.as_deref(),
-                Some(parent.name.as_str()),
-            ];
-            let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
-            parts.collect::<Vec<_>>().join("/").into()
+            let filled = |text: &&String| !text.is_empty();
+            let group = parent.group.as_ref().filter(filled);
+            let resource = group.map_or_else(
+                || parent.resource.clone(),
+                |group| format!("{}.{group}", parent.resource),
+            );
+            let namespace = parent.namespace.as_ref().filter(filled);
+            let namespace = namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));
+            format!("{}{namespace}/{}", resource.to_lowercase(), parent.name).into()
         },
     )];
 

@@ -275,6 +275,19 @@ fn scales_carry_the_selector() {
 }
 
 #[test]
+fn addresses_show_what_they_belong_to() {
+    let of = |group: &str| {
+        shown("networking.k8s.io", "ipaddresses", |value| {
+            let parent = json!({"group": group, "resource": "gateways", "namespace": "team-a", "name": "web"});
+            value["metadata"]["name"] = json!("192.0.2.1");
+            value["spec"]["parentRef"] = parent;
+        })
+    };
+    assert_eq!(of(""), "192.0.2.1 | gateways/team-a/web");
+    assert_eq!(of("example.com"), "192.0.2.1 | gateways.example.com/team-a/web");
+}
+
+#[test]
 fn columns_say_what_upstream_says_of_their_fields() {
     for row in KINDS {
         for column in row.columns() {
