@@ -13,8 +13,8 @@ impl Kind for ComponentStatus {
         Column::text("Status", "Status of the component conditions", |component, _| {
             match healthy(component).map(|condition| condition.status.as_str()) {
                 Some("True") => "Healthy",
-                Some("False") => "Unhealthy",
-                Some(_) | None => "Unknown",
+                Some(_) => "Unhealthy",
+                None => "Unknown",
             }
             .into()
         }),

@@ -17,8 +17,10 @@ impl Kind for Endpoints {
     const SHORT_NAMES: &'static [&'static str] = &["ep"];
     const COLUMNS: &'static [Column<Self>] = &[
         Column::text("Endpoints", "core.v1.Endpoints.subsets", |endpoints, _| {
-            let subsets = endpoints.subsets.iter().flatten();
-            shortened(subsets.flat_map(addresses).collect(), "<none>").into()
+            let subsets = endpoints.subsets.as_deref().unwrap_or_default();
+            // Subsets whose addresses are not ready show nothing (`formatEndpoints`).
+            let none = if subsets.is_empty() { "<none>" } else { "" };
+            shortened(subsets.iter().flat_map(addresses).collect(), none).into()
         }),
         age_column(),
     ];

@@ -275,6 +275,14 @@ fn scales_carry_the_selector() {
 }
 
 #[test]
+fn endpoints_that_are_not_ready_are_not_shown() {
+    let of = |subsets: Value| shown("", "endpoints", |value| value["subsets"] = subsets);
+    let not_ready = json!([{"notReadyAddresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 80}]}]);
+    assert!(of(json!([])).contains(" | <none> | "));
+    assert!(of(not_ready).ends_with(" |  | 10m"));
+}
+
+#[test]
 fn addresses_show_what_they_belong_to() {
     let of = |group: &str| {
         shown("networking.k8s.io", "ipaddresses", |value| {
