@@ -3,7 +3,7 @@
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::autoscaling::v1::Scale;
 
-use crate::kind::{Field, Kind, Subresource};
+use crate::kind::{Kind, Subresource};
 use crate::strategy::scale;
 use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
@@ -54,10 +54,6 @@ impl Kind for ReplicaSet {
                 .into()
         }),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "status.replicas",
-        value: |set| current(set).to_string(),
-    }];
 
     fn decoded(&mut self, json: &[u8]) {
         if let Some(spec) = &mut self.spec {
