@@ -9,14 +9,16 @@ pub(super) struct JsonPath(Vec<Step>);
 
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
-    /// `.name`, `['name']`
+    /// `.name`
     Member(String),
-    /// `[1]`, `[-1]`
+    /// `[1]`, `[-1]`; `[]` is the first.
     Index(i64),
     /// `[*]`, `.*`, `[1:3]` begins at its first number.
     From(i64),
     /// `..name`
     Anywhere(String),
+    /// `['a','b']`
+    Either(Vec<Vec<Step>>),
     /// `[?(@.type=="Ready")]`
     Filter(Vec<Step>, Option<(Operator, Value)>),
 }
@@ -56,34 +58,37 @@ fn steps(text: &str) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut rest = text.strip_prefix('$').unwrap_or(text);
     while !rest.is_empty() {
-        let (step, behind) = if let Some(inner) = rest.strip_prefix('[') {
-            bracket(inner)?
+        rest = if let Some(behind) = rest.strip_prefix(' ') {
+            behind
+        } else if let Some(inner) = rest.strip_prefix('[') {
+            let (found, behind) = bracket(inner)?;
+            steps.extend(found);
+            behind
         } else if let Some(inner) = rest.strip_prefix("..") {
             let (name, behind) = name(inner);
-            (Some(Step::Anywhere(name)), behind)
+            steps.push(Step::Anywhere(name));
+            behind
         } else {
             let (name, behind) = name(rest.strip_prefix('.')?);
-            let step = match name.as_str() {
+            match name.as_str() {
                 // A dot alone is the object itself.
-                "" => None,
-                "*" => Some(Step::From(0)),
-                _ => Some(Step::Member(name)),
-            };
-            (step, behind)
+                "" => {}
+                "*" => steps.push(Step::From(0)),
+                _ => steps.push(Step::Member(name)),
+            }
+            behind
         };
-        steps.extend(step);
-        rest = behind;
     }
     Some(steps)
 }
 
-/// A name up to the next dot or bracket; a backslash takes the next character as it is.
+/// A name up to the next dot, bracket or space; a backslash takes the next character as it is.
 fn name(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut letters = text.char_indices();
     while let Some((at, letter)) = letters.next() {
         match letter {
-            '.' | '[' => return (name, text.get(at..).unwrap_or_default()),
+            '.' | '[' | ' ' => return (name, text.get(at..).unwrap_or_default()),
             '\\' => name.extend(letters.next().map(|(_, letter)| letter)),
             letter => name.push(letter),
         }
@@ -92,25 +97,27 @@ fn name(text: &str) -> (String, &str) {
 }
 
 /// Text in brackets, and the text behind them.
-fn bracket(text: &str) -> Option<(Option<Step>, &str)> {
+fn bracket(text: &str) -> Option<(Vec<Step>, &str)> {
     if let Some(filter) = text.strip_prefix("?(") {
         let (inner, behind) = filter.split_once(")]")?;
-        return Some((Some(condition(inner)?), behind));
+        return Some((vec![condition(inner)?], behind));
     }
-    let (inner, behind) = match text.as_bytes().first()? {
-        quote @ (b'\'' | b'"') => {
-            let quote = char::from(*quote);
-            let (name, behind) = text.get(1..)?.split_once(quote)?;
-            return Some((Some(Step::Member(name.to_owned())), behind.strip_prefix(']')?));
-        }
-        _ => text.split_once(']')?,
-    };
+    let (inner, behind) = text.split_once(']')?;
+    if inner.contains(',') {
+        let paths = inner.split(',').map(|path| steps(&format!("[{}]", path.trim())));
+        return Some((vec![Step::Either(paths.collect::<Option<_>>()?)], behind));
+    }
+    if let Some(name) = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\'')) {
+        // Upstream reads it as a path: dots in the name need a backslash there too (`parseArray`).
+        return Some((steps(&format!(".{name}"))?, behind));
+    }
+    let number = |text: &str| if text.is_empty() { Some(0) } else { text.parse().ok() };
     let step = match inner.split_once(':') {
-        Some((from, _)) => Step::From(if from.is_empty() { 0 } else { from.parse().ok()? }),
+        Some((from, _)) => Step::From(number(from)?),
         None if inner == "*" => Step::From(0),
-        None => Step::Index(inner.trim().parse().ok()?),
+        None => Step::Index(number(inner)?),
     };
-    Some((Some(step), behind))
+    Some((vec![step], behind))
 }
 
 fn condition(text: &str) -> Option<Step> {
@@ -156,6 +163,7 @@ fn walk<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
             let here = here.and_then(|member| walk(rest, member));
             here.or_else(|| items(value).into_iter().find_map(|item| walk(steps, item)))
         }
+        Step::Either(paths) => paths.iter().find_map(|path| walk(rest, walk(path, value)?)),
         Step::Filter(path, test) => items(value)
             .into_iter()
             .filter(|item| holds(walk(path, item), test.as_ref()))
@@ -206,12 +214,15 @@ mod tests {
         let rows = [
             (".spec.replicas", json!(3)),
             (".spec.a\\.b", json!("dotted")),
-            (".spec['a.b']", json!("dotted")),
+            (".spec['a\\.b']", json!("dotted")),
+            (".spec['a.b']", Value::Null),
+            (".spec['none','replicas'] ", json!(3)),
+            (".spec.list[].name", json!("x")),
             (".spec.list[1].name", json!("y")),
             (".spec.list[-1].name", json!("y")),
             (".spec.list[*].n", json!(1)),
             (".status.conditions[?(@.type==\"Ready\")].status", json!("True")),
-            (".status.conditions[?(@.type=='Ready')].status", json!("True")),
+            (".status.conditions[?(@.type == 'Ready')].status", json!("True")),
             (".spec.list[?(@.n>1)].name", json!("y")),
             ("..replicas", json!(3)),
             (".spec.nothing", Value::Null),
@@ -225,7 +236,7 @@ mod tests {
                 .unwrap_or_default();
             assert_eq!(found, wanted, "{path}");
         }
-        for path in ["spec", ".a[", ".a[b]", ".a[?(@.b==c)]"] {
+        for path in ["spec", ".a[", ".a[b]", ".a[\"b\"]", ".a[?(@.b==c)]"] {
             assert_eq!(JsonPath::parse(path), None, "{path}");
         }
     }

@@ -261,7 +261,8 @@ impl Columns {
         } else {
             columns
         };
-        let read = columns.iter().map(|column| {
+        // Upstream shows the columns before the first whose path it cannot read.
+        let read = columns.iter().map_while(|column| {
             let path = JsonPath::parse(&column.json_path)?;
             let description = column.description.clone().filter(|text| !text.is_empty());
             let description = description.unwrap_or_else(|| {
@@ -279,8 +280,7 @@ impl Columns {
             };
             Some((heading, path))
         });
-        // Upstream shows names alone when it cannot read a path.
-        Self(read.collect::<Option<_>>().unwrap_or_default())
+        Self(read.collect())
     }
 
     pub(super) fn headings(&self) -> Vec<ColumnDefinition> {
@@ -317,6 +317,7 @@ fn cell(cell_type: &str, value: &Value, now: Timestamp) -> Value {
             (None, None) => Value::Null,
         },
         ("number", Value::Number(number)) => json!(number),
+        ("date", Value::String(text)) if ["", "null"].contains(&text.as_str()) => Value::from(table::since(None, now)),
         ("date", Value::String(text)) => match text.parse::<Timestamp>() {
             Ok(then) => Value::from(table::since(Some(&Time(then)), now)),
             Err(_no_time) => Value::from("<invalid>"),
