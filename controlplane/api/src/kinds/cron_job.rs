@@ -80,25 +80,16 @@ impl Kind for CronJob {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let mut errors = unfit(self, None);
-        if let Some(zone) = self.spec.time_zone.as_deref() {
-            errors.extend(unfit_zone(zone));
-        }
-        errors
+        unfit(self, None)
     }
 
     fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = newly(unfit(self, Some(old)), || unfit(old, Some(old)));
-        let zone = self.spec.time_zone.as_deref();
-        // An unchanged time zone may stay though it is no longer known.
-        if let Some(zone) = zone.filter(|_| self.spec.time_zone != old.spec.time_zone) {
-            errors.extend(unfit_zone(zone));
-        }
-        errors
+        newly(unfit(self, Some(old)), || unfit(old, Some(old)))
     }
 }
 
-/// Validates a `CronJob`, except for its time zone.
+/// Validates a `CronJob`, in the order of upstream's `validateCronJobSpec`
+/// (`pkg/apis/batch/validation/validation.go`).
 fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
     let mut errors = Vec::new();
     let spec = &job.spec;
@@ -110,25 +101,27 @@ fn unfit(job: &CronJob, old: Option<&CronJob>) -> Vec<Invalid> {
             errors.push(Invalid::value("spec.schedule", &spec.schedule, problem.to_string()));
         }
     }
+    let deadline = spec.starting_deadline_seconds.unwrap_or(0);
+    non_negative(&mut errors, "spec.startingDeadlineSeconds", deadline);
+    // An unchanged time zone may stay though it is no longer known.
+    let is_kept = old.is_some_and(|old| old.spec.time_zone == spec.time_zone);
+    if let Some(zone) = spec.time_zone.as_deref().filter(|_| !is_kept) {
+        errors.extend(unfit_zone(zone));
+    }
     let policies = ["Allow", "Forbid", "Replace"];
     let policy = spec.concurrency_policy.as_deref();
     one_of(&mut errors, "spec.concurrencyPolicy", policy, &policies);
-    let numbers = [
-        ("startingDeadlineSeconds", spec.starting_deadline_seconds),
-        (
-            "successfulJobsHistoryLimit",
-            spec.successful_jobs_history_limit.map(i64::from),
-        ),
-        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit.map(i64::from)),
-    ];
-    for (name, number) in numbers {
-        non_negative(&mut errors, &format!("spec.{name}"), number.unwrap_or(0));
-    }
     let own = spec.job_template.spec.clone().unwrap_or_default();
     let before = old.and_then(|old| old.spec.job_template.spec.as_ref());
     errors.extend(job::validate_spec(&own, before, "spec.jobTemplate.spec"));
     if old.is_none() {
         errors.extend(job::unfit_for_template(&own, "spec.jobTemplate.spec"));
+    }
+    for (name, number) in [
+        ("successfulJobsHistoryLimit", spec.successful_jobs_history_limit),
+        ("failedJobsHistoryLimit", spec.failed_jobs_history_limit),
+    ] {
+        non_negative(&mut errors, &format!("spec.{name}"), number.unwrap_or(0).into());
     }
     let name = job.metadata.name.as_deref().unwrap_or_default();
     // Names of the jobs have eleven more characters.
