@@ -348,7 +348,10 @@ async fn a_kind_is_not_served_before_its_webhook_can_be_trusted() {
     let unresolved = api.get(TABS).await;
     assert_eq!(
         (unresolved.code, unresolved.message().as_str()),
-        (http::StatusCode::INTERNAL_SERVER_ERROR, "Internal error occurred: error resolving resource")
+        (
+            http::StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal error occurred: error resolving resource"
+        )
     );
     let path = format!("{DEFINITIONS}/tabs.example.com");
     let bundle = |bundle: &str| json!([{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/caBundle", "value": bundle}]);
