@@ -32,6 +32,9 @@ const CONNECTIONS_EACH: usize = 16;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Delay after a failed `accept`.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Interval of the attempts to get a port that another program has (`serveHealthz`,
+/// `cmd/kube-proxy/app/server.go`).
+const RETRY: Duration = Duration::from_secs(5);
 
 type Told = Arc<Mutex<HealthCheck>>;
 
@@ -89,16 +92,27 @@ impl HealthChecks {
     }
 }
 
+/// Binds a port of all addresses, as soon as no other program has it.
+async fn bind(port: u16) -> TcpListener {
+    let mut is_told = false;
+    loop {
+        let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
+        let listener = match any {
+            Ok(listener) => Ok(listener),
+            Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
+        };
+        match listener {
+            Ok(listener) => return listener,
+            Err(_) if is_told => {}
+            Err(error) => warn!(port, %error, "load balancers are not told of the health of Services here"),
+        }
+        is_told = true;
+        sleep(RETRY).await;
+    }
+}
+
 async fn listen(port: u16, answer: Answer, places: Arc<Shares>) {
-    let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
-    let listener = match any {
-        Ok(listener) => Ok(listener),
-        Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
-    };
-    let listener = match listener {
-        Ok(listener) => listener,
-        Err(error) => return warn!(port, %error, "load balancers are not told of the health of Services here"),
-    };
+    let listener = bind(port).await;
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, client)) = listener.accept().await else {
@@ -143,4 +157,19 @@ fn of_service(told: &Told, is_healthy: bool) -> Response {
         check.endpoints
     );
     (status, headers, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_is_taken_once_another_program_leaves_it() {
+        let other = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let port = other.local_addr().unwrap().port();
+        let mut bound = Box::pin(bind(port));
+        timeout(Duration::from_mins(1), &mut bound).await.unwrap_err();
+        drop(other);
+        assert_eq!(bound.await.local_addr().unwrap().port(), port);
+    }
 }
