@@ -1,7 +1,12 @@
 //! JSON paths of printer columns and selectable fields, as far as upstream's library finds one value with them
 //! (`staging/src/k8s.io/client-go/util/jsonpath`).
 
+use std::cell::Cell;
+
 use serde_json::Value;
+
+/// Number of steps after which a search ends without a result: alternatives multiply.
+const LIMIT: u32 = 1 << 18;
 
 /// A path that parses.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +55,7 @@ impl JsonPath {
 
     /// The first value at the path.
     pub(super) fn find<'v>(&self, value: &'v Value) -> Option<&'v Value> {
-        walk(&self.0, value)
+        walk(&self.0, value, &Cell::new(LIMIT))
     }
 }
 
@@ -105,7 +110,10 @@ fn bracket(text: &str) -> Option<(Vec<Step>, &str)> {
     let (inner, behind) = text.split_once(']')?;
     if inner.contains(',') {
         let paths = inner.split(',').map(|path| steps(&format!("[{}]", path.trim())));
-        return Some((vec![Step::Either(paths.collect::<Option<_>>()?)], behind));
+        let mut paths = paths.collect::<Option<Vec<_>>>()?;
+        // An empty one leads no deeper, so that a search could recurse without end.
+        paths.retain(|path| !path.is_empty());
+        return Some((vec![Step::Either(paths)], behind));
     }
     if let Some(name) = inner.strip_prefix('\'').and_then(|inner| inner.strip_suffix('\'')) {
         // Upstream reads it as a path: dots in the name need a backslash there too (`parseArray`).
@@ -143,7 +151,9 @@ fn condition(text: &str) -> Option<Step> {
     Some(Step::Filter(path(text.get(..at)?)?, Some((operator, literal))))
 }
 
-fn walk<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
+/// The first value at the end of the steps. `left` is the number of steps that may still be taken.
+fn walk<'v>(steps: &[Step], value: &'v Value, left: &Cell<u32>) -> Option<&'v Value> {
+    left.set(left.get().checked_sub(1)?);
     let Some((step, rest)) = steps.split_first() else {
         return Some(value);
     };
@@ -155,22 +165,25 @@ fn walk<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
         }
     };
     match step {
-        Step::Member(name) => walk(rest, value.as_object()?.get(name)?),
-        Step::Index(index) => walk(rest, value.as_array()?.get(place(*index, value)?)?),
+        Step::Member(name) => walk(rest, value.as_object()?.get(name)?, left),
+        Step::Index(index) => walk(rest, value.as_array()?.get(place(*index, value)?)?, left),
         Step::From(from) => {
             let from = place(*from, value)?;
-            items(value).into_iter().skip(from).find_map(|item| walk(rest, item))
+            items(value)
+                .into_iter()
+                .skip(from)
+                .find_map(|item| walk(rest, item, left))
         }
         Step::Anywhere(name) => {
             let here = value.as_object().and_then(|members| members.get(name));
-            let here = here.and_then(|member| walk(rest, member));
-            here.or_else(|| items(value).into_iter().find_map(|item| walk(steps, item)))
+            let here = here.and_then(|member| walk(rest, member, left));
+            here.or_else(|| items(value).into_iter().find_map(|item| walk(steps, item, left)))
         }
-        Step::Either(paths) => paths.iter().find_map(|path| walk(rest, walk(path, value)?)),
+        Step::Either(paths) => paths.iter().find_map(|path| walk(rest, walk(path, value, left)?, left)),
         Step::Filter(path, test) => items(value)
             .into_iter()
-            .filter(|item| holds(walk(path, item), test.as_ref()))
-            .find_map(|item| walk(rest, item)),
+            .filter(|item| holds(walk(path, item, left), test.as_ref()))
+            .find_map(|item| walk(rest, item, left)),
     }
 }
 
@@ -242,6 +255,14 @@ mod tests {
         }
         for path in ["spec", ".a[", ".a[b]", ".a[\"b\"]"] {
             assert_eq!(JsonPath::parse(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn no_path_keeps_the_server_busy() {
+        let nested = (0..100).fold(json!(1), |inner, _| json!({ "a": inner }));
+        for path in ["['a','a']".repeat(60) + ".none", "['','']".repeat(100_000)] {
+            assert_eq!(JsonPath::parse(&path).unwrap().find(&nested), None);
         }
     }
 }
