@@ -21,6 +21,7 @@ impl<'a> References<'a> {
         references.secrets.extend(pull.map(|secret| secret.name.as_str()));
         for volume in spec.volumes.iter().flatten() {
             references.add_volume(volume);
+            references.secrets.extend(of_driver(volume));
         }
         for container in spec.ephemeral_containers.iter().flatten() {
             references.add_environment(container.env_from.as_deref(), container.env.as_deref());
@@ -88,6 +89,32 @@ impl<'a> References<'a> {
     }
 }
 
+/// Secrets for the driver of a volume (`VisitPodSecretNames` of `pkg/api/v1/pod/util.go`).
+fn of_driver(volume: &Volume) -> impl Iterator<Item = &str> {
+    let secrets = [
+        volume.cephfs.as_ref().and_then(|source| source.secret_ref.as_ref()),
+        volume.cinder.as_ref().and_then(|source| source.secret_ref.as_ref()),
+        volume
+            .csi
+            .as_ref()
+            .and_then(|source| source.node_publish_secret_ref.as_ref()),
+        volume
+            .flex_volume
+            .as_ref()
+            .and_then(|source| source.secret_ref.as_ref()),
+        volume.iscsi.as_ref().and_then(|source| source.secret_ref.as_ref()),
+        volume.rbd.as_ref().and_then(|source| source.secret_ref.as_ref()),
+        volume.scale_io.as_ref().map(|source| &source.secret_ref),
+        volume.storageos.as_ref().and_then(|source| source.secret_ref.as_ref()),
+    ];
+    let azure = volume.azure_file.as_ref().map(|source| source.secret_name.as_str());
+    secrets
+        .into_iter()
+        .flatten()
+        .map(|secret| secret.name.as_str())
+        .chain(azure)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +128,8 @@ mod tests {
             "volumes": [
                 {"name": "a", "configMap": {"name": "c1"}}, {"name": "b", "secret": {"secretName": "s2"}},
                 {"name": "c", "projected": {"sources": [{"configMap": {"name": "c2"}}, {"secret": {"name": "s3"}}]}},
+                {"name": "d", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "s7"}}},
+                {"name": "e", "azureFile": {"secretName": "s8", "shareName": "s"}},
             ],
             "initContainers": [{"name": "i", "env": [variable("secretKeyRef", "s4"), variable("configMapKeyRef", "c3")]}],
             "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "s5"}}, {"configMapRef": {"name": "c4"}}]}],
@@ -109,6 +138,8 @@ mod tests {
         .unwrap();
         let references = References::of(&spec);
         assert_eq!(references.config_maps, BTreeSet::from(["c1", "c2", "c3", "c4"]));
-        assert_eq!(references.secrets, BTreeSet::from(["s1", "s2", "s3", "s4", "s5", "s6"]));
+        let secrets = ["s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"];
+        assert_eq!(references.secrets, BTreeSet::from(secrets));
+        assert_eq!(References::of_volumes(&spec).secrets, BTreeSet::from(["s2", "s3"]));
     }
 }
