@@ -66,14 +66,17 @@ pub(crate) struct Descriptor {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Platform {
+    #[serde(default)]
     architecture: String,
+    #[serde(default)]
     os: String,
     #[serde(default)]
     variant: String,
 }
 
 impl Platform {
-    /// True for the platform of this machine.
+    /// True for the platform of this machine. Without an operating system it is of this one, as in
+    /// containerd (`platforms.Normalize`).
     fn is_own(&self) -> bool {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -82,7 +85,9 @@ impl Platform {
             other => other,
         };
         let variant = if architecture == "arm64" { "v8" } else { "v1" };
-        self.os == "linux" && self.architecture == architecture && ["", variant].contains(&self.variant.as_str())
+        ["", "linux"].contains(&self.os.as_str())
+            && self.architecture == architecture
+            && ["", variant].contains(&self.variant.as_str())
     }
 }
 
@@ -350,6 +355,10 @@ mod tests {
         let without = Descriptor::new(MANIFEST, Digest::of(b""), 0);
         let checked = |architecture| without.check_platform(platform(architecture).to_string().as_bytes());
         checked("this").unwrap();
+        let untold = json!({"architecture": &own}).to_string();
+        without.check_platform(untold.as_bytes()).unwrap();
+        let artifact = without.check_platform(b"{}").unwrap_err();
+        assert!(matches!(artifact, ContentError::Platform), "{artifact}");
         checked("other").unwrap_err();
     }
 }
