@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_plan::Timestamp;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::X_CONTENT_TYPE_OPTIONS;
 use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -112,9 +112,7 @@ impl ProxyHealth {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        let headers = [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
-        let text = serde_json::to_string(&report).unwrap_or_default();
-        (status, headers, text).into_response()
+        (status, [(X_CONTENT_TYPE_OPTIONS, "nosniff")], axum::Json(report)).into_response()
     }
 
     /// Outcome of the check at a path, and its report. The node counts for `/healthz` alone.

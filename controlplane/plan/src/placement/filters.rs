@@ -12,8 +12,7 @@ use crate::pod::node_of;
 /// Feature of nodes that restart all containers of a pod.
 const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
 
-/// What a pod asks of a node as such, whatever runs there. Pods of one template have one class, so that a node's verdict serves
-/// them all.
+/// Constraints of a pod that depend on the node alone. Pods of one template share a class, and so a node's verdict.
 #[derive(Debug, Default)]
 pub struct Class {
     number: u64,
@@ -53,7 +52,7 @@ fn node_affinity(spec: &PodSpec) -> Option<&NodeAffinity> {
     spec.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-/// What a node that a class of pods may be on is to them.
+/// Result of the filters and scores that depend on the node alone, for a class of pods that passes them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Verdict {
     class: u64,
