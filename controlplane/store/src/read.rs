@@ -2,5 +2,6 @@
 
 pub(crate) mod cache;
 pub(crate) mod fresh;
+pub(crate) mod news;
 pub(crate) mod past;
 pub(crate) mod watch;

@@ -309,7 +309,13 @@ impl Store {
 
     /// Changes under a prefix after revision `from`.
     pub fn watch(&self, prefix: &Prefix, from: u64) -> Result<Watch, WatchError> {
-        Watch::new(Arc::clone(&self.shared), prefix, from)
+        self.watch_field(prefix, None, from)
+    }
+
+    /// The same, of objects that have a value in a field, or had it before; others may be among
+    /// them. Changes of others do not wake it.
+    pub fn watch_field(&self, prefix: &Prefix, of: Option<(&str, &str)>, from: u64) -> Result<Watch, WatchError> {
+        Watch::new(Arc::clone(&self.shared), prefix, of, from)
     }
 
     /// True if the last write reached the disk, not counting writes into the reserve for deletions.

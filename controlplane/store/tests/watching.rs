@@ -4,10 +4,16 @@
 
 mod common;
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use common::{create, data, delete, options, pod, pods, stores, update};
-use controlplane_store::{EventKind, Key, ListAt, ListError, Options, Prefix, Store, Watch, WatchError};
+use common::{create, data, delete, options, pod, pods, stores, update, value};
+use controlplane_store::{
+    Attributes, EventKind, Key, ListAt, ListError, Options, Prefix, Store, Watch, WatchError, Write,
+};
 use tokio::task::JoinSet;
 
 fn lease() -> Key {
@@ -81,6 +87,100 @@ async fn a_watch_up_to_a_revision_ends_there_from_behind_the_ring() {
         };
         let told = tokio::time::timeout(Duration::from_secs(30), until_end).await;
         assert_eq!(told, Ok(100), "{kind}");
+    }
+}
+
+/// Writes a pod that is on a node.
+async fn place(store: &Store, name: &str, node: &str) -> u64 {
+    let (key, attributes) = (
+        pod(name),
+        Attributes {
+            fields: Arc::from([("spec.nodeName", node.into())]),
+            ..Attributes::default()
+        },
+    );
+    let value = value(&key, node);
+    let write = match store.get(&key) {
+        None => Write::Create {
+            key,
+            value,
+            attributes,
+            within: None,
+        },
+        Some(before) => Write::Update {
+            key,
+            value,
+            attributes,
+            expected: before.revision,
+        },
+    };
+    store.commit(write).await.unwrap().revision
+}
+
+/// Counts how often a task was woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_of_one_nodes_pods_is_woken_by_those_alone() {
+    // The ring holds fewer changes than the other nodes make meanwhile.
+    let options = Options {
+        ring_events: 8,
+        ..options()
+    };
+    for (kind, store, _directory) in stores(&options) {
+        let field = Some(("spec.nodeName", "n1"));
+        let mut watch = store.watch_field(&pods(), field, store.revision()).unwrap();
+        let mut named = store.watch_field(&pods(), Some(("metadata.name", "a")), 0).unwrap();
+        place(&store, "a", "n1").await;
+        assert_eq!(next(&mut watch).await, "+a=n1", "{kind}");
+        assert_eq!(next(&mut named).await, "+a=n1", "{kind}");
+        let woken = Arc::new(Wakes::default());
+        {
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut waiting = pin!(watch.next());
+            assert!(
+                waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(),
+                "{kind}"
+            );
+            for number in 0..50 {
+                place(&store, &format!("other{number}"), "n2").await;
+            }
+            assert_eq!(woken.0.load(Ordering::SeqCst), 0, "{kind}: another node's pods woke it");
+            place(&store, "a", "n2").await;
+        }
+        assert!(
+            watch.progress() < store.revision(),
+            "{kind}: a change is not returned yet"
+        );
+        assert_eq!(next(&mut watch).await, "~a=n1>n2", "{kind}");
+        assert_eq!(woken.0.load(Ordering::SeqCst), 1, "{kind}: its pod has left");
+        assert_eq!(next(&mut named).await, "~a=n1>n2", "{kind}");
+        place(&store, "other0", "n3").await;
+        assert_eq!(watch.progress(), store.revision(), "{kind}: bookmarks go on");
+        // More changes than are kept for it, and others between them.
+        for number in 0..40 {
+            place(&store, &format!("b{number}"), "n1").await;
+            place(&store, &format!("other{number}"), "n4").await;
+        }
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|last| last != "+b39=n1") {
+            let event = next(&mut watch).await;
+            if event.ends_with("n1") {
+                seen.push(event);
+            }
+        }
+        let expected: Vec<String> = (0..40).map(|number| format!("+b{number}=n1")).collect();
+        assert_eq!(seen, expected, "{kind}");
+        // One from before has everything since then, whoever subscribed when.
+        let mut late = store.watch_field(&pods(), field, 0).unwrap();
+        assert_eq!(next(&mut late).await, "+a=n1", "{kind}");
     }
 }
 

@@ -187,7 +187,9 @@ impl Begun {
         };
         let current = store.revision();
         begun.ahead = if from > current { from } else { 0 };
-        let changes = store.watch(&prefix, from).map_err(|error| ending(&error, current))?;
+        let changes = store
+            .watch_field(&prefix, frames.trigger(), from)
+            .map_err(|error| ending(&error, current))?;
         begun.changes = Some(changes);
         Ok(begun)
     }

@@ -3,11 +3,13 @@
 use api::Row;
 use api::kind::Scope;
 use api::selector::{FieldSelector, LabelSelector};
-use store::{Attributes, Key};
 
 use crate::request::failure::Failure;
 use crate::request::object::{self, Seen};
 use crate::request::query::Query;
+
+const NAME: &str = "metadata.name";
+const NODE_NAME: &str = "spec.nodeName";
 
 /// Label and field selectors of a request.
 #[derive(Clone)]
@@ -34,7 +36,7 @@ impl Selection {
         for label in fields.labels() {
             // Kinds with labels of their own name all of them.
             let homeless = registration.scope == Scope::Cluster && !registration.field_labels().is_empty();
-            let everywhere = label == "metadata.name" || (label == "metadata.namespace" && !homeless);
+            let everywhere = label == NAME || (label == "metadata.namespace" && !homeless);
             if everywhere || registration.field_behind(label).is_some() {
                 continue;
             }
@@ -73,13 +75,13 @@ impl Selection {
     fn matches_fields(&self, seen: Seen<'_>) -> bool {
         let (key, attributes) = (&seen.entry.key, seen.attributes());
         let Some(row) = &self.read else {
-            return self.fields.matches(|label| field(key, attributes, label));
+            return self.fields.matches(|label| attributes.field(key, label));
         };
         let object = object::stored(row, seen).ok();
         let read = object.map(|object| row.fields(&*object)).unwrap_or_default();
         self.fields.matches(|label| {
             let own = read.iter().find(|(own, _)| *own == label);
-            own.map_or_else(|| field(key, attributes, label), |(_, value)| Some(value.as_str()))
+            own.map_or_else(|| attributes.field(key, label), |(_, value)| Some(value.as_str()))
         })
     }
 
@@ -95,23 +97,25 @@ impl Selection {
 
     /// The only name that the field selector matches, if any.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.demands("metadata.name")
+        self.demands(NAME)
+    }
+
+    /// Field and value by which the store wakes a watch with these selectors, if it does; upstream's
+    /// triggers are the same (`pkg/registry/core/pod/strategy.go`).
+    pub(crate) fn trigger(&self) -> Option<(&str, &str)> {
+        let name = self.only.as_deref().or_else(|| self.name());
+        let node = || {
+            self.demands(NODE_NAME)
+                .filter(|_| self.read.is_none())
+                .map(|node| (NODE_NAME, node))
+        };
+        let trigger = name.map(|name| (NAME, name)).or_else(node)?;
+        // Objects without the field have the empty value.
+        Some(trigger).filter(|(_, value)| !value.is_empty())
     }
 
     /// The value that a field must have, if it must have one.
     pub(crate) fn demands(&self, label: &str) -> Option<&str> {
         self.fields.exact(label)
-    }
-}
-
-fn field<'a>(key: &'a Key, attributes: &'a Attributes, label: &str) -> Option<&'a str> {
-    match label {
-        "metadata.name" => Some(key.name()),
-        "metadata.namespace" => Some(key.namespace()),
-        _ => attributes
-            .fields
-            .iter()
-            .find(|(own, _)| *own == label)
-            .map(|(_, value)| &**value),
     }
 }

@@ -22,6 +22,20 @@ pub struct Attributes {
     pub fields: Arc<Fields>,
 }
 
+impl Attributes {
+    /// Value of a field of the object with this key.
+    pub fn field<'a>(&'a self, key: &'a Key, field: &str) -> Option<&'a str> {
+        match field {
+            "metadata.name" => Some(key.name()),
+            "metadata.namespace" => Some(key.namespace()),
+            _ => {
+                let mut fields = self.fields.iter();
+                fields.find(|(own, _)| *own == field).map(|(_, value)| &**value)
+            }
+        }
+    }
+}
+
 impl Default for Attributes {
     fn default() -> Self {
         Self {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::{Key, Prefix};
+use crate::read::news::{News, Watchers, Woken};
 
 /// The state behind one lock; readers hold it only while they copy a few pointers.
 #[derive(Debug)]
@@ -40,8 +41,7 @@ struct Resource {
     entries: BTreeMap<Key, Entry>,
     /// Revision of the newest change; at start, the loaded revision.
     last: watch::Sender<u64>,
-    /// The same for watchers, which are woken after the writers have been answered.
-    news: watch::Sender<u64>,
+    watchers: Watchers,
     /// Revisions of the newest change that has left the ring, and of the one before it; zeros if
     /// there is none.
     left: (u64, u64),
@@ -62,8 +62,6 @@ pub(crate) struct Recent {
     pub(crate) events: Vec<Arc<Event>>,
     /// Changes up to this revision must be read from the ledger; 0 if none are missing.
     pub(crate) gap_until: u64,
-    /// The resource's newest change.
-    pub(crate) last: u64,
 }
 
 impl Cache {
@@ -102,7 +100,7 @@ impl Cache {
         }
         for resource in self.resources.values() {
             resource.last.send_replace(revision);
-            resource.news.send_replace(revision);
+            resource.watchers.reset(revision);
         }
     }
 
@@ -149,27 +147,26 @@ impl Cache {
             .subscribe()
     }
 
-    pub(crate) fn subscribe_to_news(&mut self, prefix: &Prefix) -> watch::Receiver<u64> {
+    /// Subscribes a watcher of a resource, or of the objects in it that have a value in a field.
+    pub(crate) fn subscribe_to_news(&mut self, prefix: &Prefix, of: Option<(&str, &str)>) -> watch::Receiver<News> {
         let base = self.base;
         resource(&mut self.resources, base, prefix.resource_name())
-            .news
-            .subscribe()
+            .watchers
+            .subscribe(of)
     }
 
-    /// Makes committed changes visible to readers. Returns one key of each changed resource, for
-    /// [`Cache::wake`].
-    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
+    /// Makes committed changes visible to readers. Returns the watchers, which are woken after the
+    /// writers have been answered.
+    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Woken {
         let base = self.base;
-        let mut changed: Vec<Key> = Vec::new();
+        let mut woken = Woken::new();
         for event in events {
-            if changed.iter().all(|key| key.resource() != event.entry.key.resource()) {
-                changed.push(event.entry.key.clone());
-            }
             let resource = resource(&mut self.resources, base, event.entry.key.resource());
-            match event.kind {
+            let before = match event.kind {
                 EventKind::Put { .. } => resource.entries.insert(event.entry.key.clone(), event.entry.clone()),
                 EventKind::Delete { .. } => resource.entries.remove(&event.entry.key),
             };
+            resource.watchers.note(&event, before.as_ref(), &mut woken);
             self.revision = event.revision;
             let link = resource.last.send_replace(event.revision);
             self.ring_bytes += event.entry.bytes.len();
@@ -185,14 +182,7 @@ impl Cache {
                 resource.left = (slot.event.revision, slot.link);
             }
         }
-        changed
-    }
-
-    /// Wakes the watchers of changed resources, each once.
-    pub(crate) fn wake(&self, changed: &[Key]) {
-        for resource in changed.iter().filter_map(|key| self.resources.get(key.resource())) {
-            resource.news.send_replace(*resource.last.borrow());
-        }
+        woken
     }
 
     /// True if all changes of the prefix's resource after a revision are still available, from the
@@ -219,27 +209,18 @@ impl Cache {
 
     /// The changes of the prefix's resource after a revision, followed back through the ring.
     pub(crate) fn recent(&self, prefix: &Prefix, after: u64) -> Recent {
-        let last = self.last_change(prefix);
         let mut events = Vec::new();
-        let mut at = last;
+        let mut at = self.last_change(prefix);
         while at > after {
             let Some(slot) = self.slot(at) else {
-                return Recent {
-                    events,
-                    gap_until: at,
-                    last,
-                };
+                return Recent { events, gap_until: at };
             };
             if prefix.contains(&slot.event.entry.key) {
                 events.push(Arc::clone(&slot.event));
             }
             at = slot.link;
         }
-        Recent {
-            events,
-            gap_until: 0,
-            last,
-        }
+        Recent { events, gap_until: 0 }
     }
 
     /// Every revision is one change, so the ring is indexed by revision.
@@ -254,7 +235,7 @@ impl Cache {
         for resource in self.resources.values_mut() {
             let last = *resource.last.borrow();
             resource.last = watch::Sender::new(last);
-            resource.news = watch::Sender::new(last);
+            resource.watchers = Watchers::new(last);
         }
     }
 }
@@ -263,7 +244,7 @@ fn resource<'a>(resources: &'a mut BTreeMap<Box<str>, Resource>, base: u64, name
     resources.entry(name.into()).or_insert_with(|| Resource {
         entries: BTreeMap::new(),
         last: watch::Sender::new(base),
-        news: watch::Sender::new(base),
+        watchers: Watchers::new(base),
         left: (0, 0),
     })
 }
@@ -274,6 +255,7 @@ mod tests {
 
     use super::*;
     use crate::object::entry::Attributes;
+    use crate::read::news::wake;
 
     fn put(revision: u64) -> Event {
         let key = Key::new("", "pods", "default", &format!("p{revision}")).unwrap();
@@ -289,17 +271,17 @@ mod tests {
         let limits = RingLimits { events: 8, bytes: 1024 };
         let mut cache = Cache::new(0, 0, limits);
         let prefix = Prefix::resource("", "pods");
-        let (mut news, last) = (cache.subscribe_to_news(&prefix), cache.subscribe(&prefix));
-        let changed = cache.publish(vec![put(1), put(2)]);
-        assert_eq!(changed.len(), 1, "one resource");
+        let (mut news, last) = (cache.subscribe_to_news(&prefix, None), cache.subscribe(&prefix));
+        let woken = cache.publish(vec![put(1), put(2)]);
+        assert_eq!(woken.len(), 1, "one resource");
         assert_eq!(
             (cache.revision, *last.borrow(), cache.range(&prefix, None).count()),
             (2, 2, 2)
         );
         assert!(!news.has_changed().unwrap(), "nobody is woken yet");
-        cache.wake(&changed);
+        wake(&woken);
         assert!(news.has_changed().unwrap());
-        assert_eq!(*news.borrow_and_update(), 2);
+        assert_eq!(news.borrow_and_update().last(), 2);
         assert!(!news.has_changed().unwrap(), "once");
     }
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::Prefix;
+use crate::read::news::News;
 use crate::shared::Shared;
 use crate::{BackendError, Class, Operation};
 
@@ -19,12 +20,13 @@ const LEDGER_BUFFER: usize = 32;
 const BUFFER_BYTES: usize = 32 << 10;
 
 /// The changes of one resource, or of one namespace of it, from a revision on: each once and in
-/// order.
+/// order. A watch of one value of a field may leave out changes of objects that neither have it nor
+/// had it before.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<Shared>,
     prefix: Prefix,
-    receiver: watch::Receiver<u64>,
+    receiver: watch::Receiver<News>,
     buffer: VecDeque<Arc<Event>>,
     /// `next` has returned everything up to here.
     delivered: u64,
@@ -58,7 +60,12 @@ enum Filled {
 }
 
 impl Watch {
-    pub(crate) fn new(shared: Arc<Shared>, prefix: &Prefix, from: u64) -> Result<Self, WatchError> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        prefix: &Prefix,
+        of: Option<(&str, &str)>,
+        from: u64,
+    ) -> Result<Self, WatchError> {
         let receiver = {
             let mut cache = shared.cache_mut();
             if cache.closed {
@@ -68,7 +75,7 @@ impl Watch {
             if behind_ring && !(cache.is_complete(prefix, from) && shared.class_of(prefix) == Class::Kept) {
                 return Err(WatchError::Expired { after: from });
             }
-            cache.subscribe_to_news(prefix)
+            cache.subscribe_to_news(prefix, of)
         };
         Ok(Self {
             shared,
@@ -133,8 +140,7 @@ impl Watch {
             return self.delivered;
         }
         let cache = self.shared.cache();
-        let last = cache.recent(&self.prefix, u64::MAX).last;
-        if last <= self.scanned {
+        if self.receiver.borrow().last() <= self.scanned {
             cache.revision.max(self.scanned)
         } else {
             self.delivered
@@ -144,9 +150,10 @@ impl Watch {
     fn fill(&mut self) -> Result<Filled, WatchError> {
         // After taking the latest change, a watcher sees that there is no other without taking the
         // shared lock.
-        if *self.receiver.borrow_and_update() <= self.scanned {
+        let Some(from) = self.receiver.borrow_and_update().after(self.scanned) else {
             return Ok(Filled::Idle);
-        }
+        };
+        self.scanned = from;
         let cache = self.shared.cache();
         if cache.closed {
             return Err(WatchError::Closed);

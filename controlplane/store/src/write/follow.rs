@@ -8,6 +8,7 @@ use super::writer::{Writer, visible};
 use crate::backend::{BackendError, Followed, Operation, Record};
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::Key;
+use crate::read::news::wake;
 
 impl Writer {
     /// Publishes the changes of other processes.
@@ -22,8 +23,8 @@ impl Writer {
             match part {
                 Followed::Changes(records) => {
                     let events = self.events(records);
-                    let changed = self.publish(events);
-                    self.shared.cache().wake(&changed);
+                    let woken = self.publish(events);
+                    wake(&woken);
                 }
                 Followed::Anew(loaded) => {
                     info!(revision = loaded.revision, "the ledger is loaded anew");

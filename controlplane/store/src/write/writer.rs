@@ -17,6 +17,7 @@ use crate::backend::{Backend, Limits, Operation, Record};
 use crate::object::entry::{Entry, Event, EventKind};
 use crate::object::key::Key;
 use crate::read::cache::Cache;
+use crate::read::news::{Woken, wake};
 use crate::shared::Shared;
 use crate::{BackendError, Value};
 
@@ -163,13 +164,13 @@ impl Writer {
             }
         };
         let done = match stored {
-            Ok(changed) => {
+            Ok(woken) => {
                 for (reply, answer) in replies.into_iter().zip(answers) {
                     // The client may have gone; its write stands.
                     drop(reply.send(answer));
                 }
                 // Many watchers may wait: writers are answered first.
-                self.shared.cache().wake(&changed);
+                wake(&woken);
                 true
             }
             Err(failure) => {
@@ -213,21 +214,21 @@ impl Writer {
         (round.events, answers, all)
     }
 
-    /// Publishes stored changes. Returns the keys whose watchers must be woken.
-    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Vec<Key> {
+    /// Publishes stored changes. Returns the watchers that must be woken.
+    pub(crate) fn publish(&mut self, events: Vec<Event>) -> Woken {
         self.retention.stored(&events);
-        let (changed, revision) = {
+        let (woken, revision) = {
             let mut cache = self.shared.cache_mut();
             (cache.publish(events), cache.revision)
         };
         self.shared.newest.send_replace(revision);
-        changed
+        woken
     }
 
-    /// Stores and publishes changes. Returns the keys whose watchers must be woken.
-    fn store(&mut self, events: Vec<Event>, makes_room: bool) -> Result<Vec<Key>, CommitError> {
+    /// Stores and publishes changes. Returns the watchers that must be woken.
+    fn store(&mut self, events: Vec<Event>, makes_room: bool) -> Result<Woken, CommitError> {
         if events.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Woken::new());
         }
         let time = (self.shared.options.clock)();
         let records: Vec<Record> = events.iter().map(|event| record(&self.shared, event, time)).collect();

@@ -114,6 +114,11 @@ impl Frames {
         })
     }
 
+    /// Field and value of chosen objects, by which the watch is woken.
+    pub(super) fn trigger(&self) -> Option<(&str, &str)> {
+        self.selection.trigger()
+    }
+
     /// True if the selectors match the object.
     pub(super) fn chooses(&self, live: &Live) -> bool {
         self.selection.matches(live)

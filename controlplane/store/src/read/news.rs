@@ -1,0 +1,134 @@
+//! News for watchers: which of a resource's changes concern them. Whoever wants one value of one
+//! field is not woken by the others, as with upstream's triggers
+//! (`k8s.io/apiserver/pkg/storage/cacher/cacher.go`).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use tokio::sync::watch::{Receiver, Sender};
+
+use crate::object::entry::{Entry, Event};
+
+/// Most revisions that are kept.
+const KEPT: usize = 16;
+
+/// Revisions of the newest changes that concern a set of watchers.
+#[derive(Debug)]
+pub(crate) struct News {
+    /// Changes up to this revision are unknown.
+    floor: u64,
+    /// All those after it, oldest first.
+    revisions: VecDeque<u64>,
+}
+
+impl News {
+    fn new(floor: u64) -> Self {
+        Self {
+            floor,
+            revisions: VecDeque::new(),
+        }
+    }
+
+    /// Revision of the newest change.
+    pub(super) fn last(&self) -> u64 {
+        self.revisions.back().copied().unwrap_or(self.floor)
+    }
+
+    /// Revision from which on there is something new for a watcher that has seen everything up to
+    /// another one; `None` if there is nothing.
+    pub(super) fn after(&self, seen: u64) -> Option<u64> {
+        if self.last() <= seen {
+            return None;
+        }
+        if self.floor > seen {
+            return Some(seen);
+        }
+        let first = self.revisions.iter().find(|revision| **revision > seen)?;
+        Some(first.saturating_sub(1))
+    }
+
+    fn add(&mut self, revision: u64) {
+        if self.revisions.len() == KEPT
+            && let Some(oldest) = self.revisions.pop_front()
+        {
+            self.floor = oldest;
+        }
+        self.revisions.push_back(revision);
+    }
+}
+
+/// Watchers of a resource.
+#[derive(Debug)]
+pub(super) struct Watchers {
+    all: Sender<News>,
+    /// Those of one value of a field, by field and value.
+    selective: BTreeMap<Box<str>, HashMap<Box<str>, Sender<News>>>,
+}
+
+/// Watchers that must be woken, each once.
+pub(crate) type Woken = Vec<Sender<News>>;
+
+impl Watchers {
+    pub(super) fn new(revision: u64) -> Self {
+        Self {
+            all: Sender::new(News::new(revision)),
+            selective: BTreeMap::new(),
+        }
+    }
+
+    /// Subscribes to all changes, or to those of objects that have or had this value in this field.
+    pub(super) fn subscribe(&mut self, of: Option<(&str, &str)>) -> Receiver<News> {
+        let Some((field, value)) = of else {
+            return self.all.subscribe();
+        };
+        let values = self.selective.entry(field.into()).or_default();
+        if values.len() == values.capacity() {
+            values.retain(|_, sender| sender.receiver_count() > 0);
+        }
+        let last = self.all.borrow().last();
+        let sender = values
+            .entry(value.into())
+            .or_insert_with(|| Sender::new(News::new(last)));
+        sender.subscribe()
+    }
+
+    /// Notes a change without waking anybody.
+    pub(super) fn note(&self, event: &Event, before: Option<&Entry>, woken: &mut Woken) {
+        add(&self.all, event.revision, woken);
+        for (field, values) in &self.selective {
+            let now = event.entry.attributes.field(&event.entry.key, field);
+            let before = before.and_then(|before| before.attributes.field(&before.key, field));
+            for value in [now, before.filter(|before| Some(*before) != now)]
+                .into_iter()
+                .flatten()
+            {
+                if let Some(sender) = values.get(value) {
+                    add(sender, event.revision, woken);
+                }
+            }
+        }
+    }
+
+    /// Wakes all: everything up to a revision is unknown.
+    pub(super) fn reset(&self, revision: u64) {
+        for sender in self.selective.values().flat_map(HashMap::values).chain([&self.all]) {
+            sender.send_replace(News::new(revision));
+        }
+    }
+}
+
+fn add(sender: &Sender<News>, revision: u64, woken: &mut Woken) {
+    sender.send_if_modified(|news| {
+        news.add(revision);
+        false
+    });
+    if sender.receiver_count() > 0 && woken.iter().all(|other| !other.same_channel(sender)) {
+        woken.push(sender.clone());
+    }
+}
+
+/// Wakes watchers.
+pub(crate) fn wake(woken: &Woken) {
+    for sender in woken {
+        sender.send_modify(|_| {});
+    }
+}
