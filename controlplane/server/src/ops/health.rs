@@ -15,13 +15,31 @@ pub(crate) const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 /// Checks that pass as long as the process answers, which ends with its store. The names are those
 /// that clients know.
 const ALWAYS: [&str; 3] = ["ping", "log", "etcd"];
-/// Checks for [`crate::server::bootstrap`], under upstream's names.
-const MADE_FIRST: [&str; 5] = [
+/// Checks for the parts that run once [`crate::server::bootstrap`] has ended, under upstream's
+/// names. Those of liveness pass before, as within upstream's `--livez-grace-period`.
+const STARTED: [&str; 22] = [
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
     "poststarthook/start-system-namespaces-controller",
-    "poststarthook/bootstrap-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-service-ip-repair-controllers",
     "poststarthook/rbac/bootstrap-roles",
     "poststarthook/scheduling/bootstrap-system-priority-classes",
-    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
 ];
 
 /// A named check.
@@ -69,11 +87,14 @@ pub(crate) fn results(shared: &Shared, endpoint: &str) -> impl Iterator<Item = (
 
 fn checks(shared: &Shared, endpoint: &str) -> Vec<Check> {
     let mut checks: Vec<Check> = ALWAYS.map(|name| Check { name, passed: true }).into();
-    if endpoint != "livez" {
-        let passed = shared.ready.load(Ordering::Acquire);
-        checks.extend(MADE_FIRST.map(|name| Check { name, passed }));
-    }
+    let started = shared.ready.load(Ordering::Acquire);
+    let passed = started || endpoint == "livez";
+    checks.extend(STARTED.map(|name| Check { name, passed }));
     if endpoint == "readyz" {
+        checks.push(Check {
+            name: "informer-sync",
+            passed: started,
+        });
         // Upstream's name (pkg/server/options/etcd.go).
         checks.push(Check {
             name: "etcd-readiness",

@@ -211,7 +211,7 @@ fn decode(context: &Context, document: &Value) -> Result<Box<dyn Object>, Failur
 /// Creates the applied object, for which the user needs the right to create, too.
 async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Failure> {
     let applied = merged(context, applying, &json!({}), Managed::default())?;
-    let object = decode(context, &applied.object)?;
+    let mut object = decode(context, &applied.object)?;
     if let Some(uid) = object.metadata().uid.as_deref().filter(|uid| !uid.is_empty()) {
         return Err(Failure::Conflict {
             target: context.own_target(),
@@ -226,6 +226,8 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
         .server
         .authorizer
         .check(&context.user, &Attributes::of(&info, ""))?;
+    // Upstream's update that creates stores no revision, but does not refuse one.
+    object.metadata_mut().resource_version = None;
     let managed = applied.managed.to_json();
     match store_new(context, object, Some(managed), applying.options.dry_run).await? {
         Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?),

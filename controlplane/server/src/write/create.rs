@@ -62,7 +62,7 @@ pub(crate) async fn store_new(
     managed: Option<String>,
     dry_run: bool,
 ) -> Result<Stored, Failure> {
-    check_identity(context, &mut *object)?;
+    set_namespace(context, &mut *object)?;
     let (name, sent) = (&object.metadata().name, &object.metadata().managed_fields);
     managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
     definitions::may_create(context, &*object)?;
@@ -85,6 +85,11 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let given = definitions::settle(context, &mut *object).await;
         aggregation::settle(context, &mut *object);
         let terms = review.end(Some(&*object))?;
+        if !dry_run && has_revision(&*object) {
+            return Err(Failure::Unexpected {
+                message: "resourceVersion should not be set on objects to be created".into(),
+            });
+        }
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;
         let outcome = if dry_run {
@@ -204,22 +209,6 @@ pub(crate) fn modified(context: &Context, name: &str) -> Failure {
     }
 }
 
-/// The namespace must be the path's; a revision may not be given.
-fn check_identity(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
-    set_namespace(context, object)?;
-    if object
-        .metadata()
-        .resource_version
-        .as_deref()
-        .is_some_and(|version| !version.is_empty())
-    {
-        return Err(Failure::bad_request(
-            "resourceVersion should not be set on objects to be created",
-        ));
-    }
-    Ok(())
-}
-
 /// The object's namespace: the path's, unless it contradicts.
 pub(crate) fn set_namespace(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
     let wanted = match context.registration.scope {
@@ -272,6 +261,13 @@ fn identify(context: &Context, object: &mut dyn Object) {
         let prefix = metadata.generate_name.as_deref().unwrap_or_default();
         metadata.name = Some(api::names::generate(prefix, rand::random()));
     }
+}
+
+/// True for a revision that upstream's storage refuses in a new object
+/// (`staging/src/k8s.io/apiserver/pkg/storage/etcd3/store.go`).
+fn has_revision(object: &dyn Object) -> bool {
+    let revision = object.metadata().resource_version.as_deref();
+    revision.is_some_and(|text| text.parse::<u64>().is_ok_and(|number| number != 0))
 }
 
 fn draws_name(object: &dyn Object) -> bool {

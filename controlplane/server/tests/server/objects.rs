@@ -63,9 +63,20 @@ async fn what_is_missing_or_there_twice() {
     );
     let mut versioned = config_map("b");
     versioned["metadata"]["resourceVersion"] = json!("7");
+    let answer = api.post(CONFIG_MAPS, &versioned).await;
     assert_eq!(
-        api.post(CONFIG_MAPS, &versioned).await.message(),
+        (answer.code.as_u16(), answer.json()["reason"].clone()),
+        (500, json!(null))
+    );
+    assert_eq!(
+        answer.message(),
         "resourceVersion should not be set on objects to be created"
+    );
+    versioned["metadata"]["name"] = json!("not valid");
+    assert_eq!(
+        api.post(CONFIG_MAPS, &versioned).await.code,
+        422,
+        "validation comes first"
     );
 }
 
