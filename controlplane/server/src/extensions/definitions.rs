@@ -79,8 +79,8 @@ struct Made {
     converter: Option<Arc<Converter>>,
     /// The names that it was given.
     accepted: CustomResourceDefinitionNames,
-    /// Served versions for which there is no row, though the names are accepted.
-    unresolved: Vec<String>,
+    /// Served versions for which there is no row, though the names are accepted, with their scope.
+    unresolved: Vec<(String, Scope)>,
     /// True if the definition is being deleted, so that no objects may be created.
     is_terminating: bool,
     /// True if the server must act on it: accept names, or delete its objects.
@@ -182,11 +182,11 @@ impl Table {
         rows.into_iter().chain(stored).map(Row::Defined)
     }
 
-    /// True if a definition has accepted names and this version, but its webhook cannot be trusted
-    /// (`getOrCreateServingInfoFor` of `pkg/apiserver/customresource_handler.go`).
-    pub(crate) fn is_unresolved(&self, group: &str, version: &str, plural: &str) -> bool {
-        let made = self.made(group, plural);
-        made.is_some_and(|made| made.unresolved.iter().any(|own| own == version))
+    /// Scope of a version that a definition with accepted names has, but whose webhook cannot be
+    /// trusted (`getOrCreateServingInfoFor` of `pkg/apiserver/customresource_handler.go`).
+    pub(crate) fn unresolved(&self, group: &str, version: &str, plural: &str) -> Option<Scope> {
+        let mut unresolved = self.made(group, plural)?.unresolved.iter();
+        unresolved.find(|(own, _)| own == version).map(|(_, scope)| *scope)
     }
 
     /// Rows made from the definition of a resource.
@@ -231,7 +231,9 @@ impl Made {
         let unresolved = definition.spec.versions.iter();
         let unresolved = unresolved.filter(|version| is_accepted && !is_served && version.served);
         let own = Self {
-            unresolved: unresolved.map(|version| version.name.clone()).collect(),
+            unresolved: unresolved
+                .map(|version| (version.name.clone(), scope(&definition.spec)))
+                .collect(),
             is_pending: (definition.metadata.deletion_timestamp.is_some() && is_held)
                 || !is_accepted
                 || !is_served
@@ -298,6 +300,14 @@ impl Made {
     }
 }
 
+fn scope(spec: &CustomResourceDefinitionSpec) -> Scope {
+    if spec.scope == "Namespaced" {
+        Scope::Namespaced
+    } else {
+        Scope::Cluster
+    }
+}
+
 fn hash(spec: &CustomResourceDefinitionSpec) -> u64 {
     let mut hasher = DefaultHasher::new();
     // Specs serialize.
@@ -332,11 +342,7 @@ fn names_of(
         list_kind: intern::text(names.list_kind.as_deref().unwrap_or_default()),
         plural: intern::text(&spec.names.plural),
         singular: intern::text(names.singular.as_deref().unwrap_or_default()),
-        scope: if spec.scope == "Namespaced" {
-            Scope::Namespaced
-        } else {
-            Scope::Cluster
-        },
+        scope: scope(spec),
         short_names: intern::list(names.short_names.as_deref().unwrap_or_default()),
         categories: intern::list(names.categories.as_deref().unwrap_or_default()),
         subresources: match (has_status, has_scale) {

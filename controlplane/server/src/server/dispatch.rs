@@ -240,7 +240,8 @@ fn registration(table: &Table, info: &RequestInfo, method: &Method) -> Result<ap
     // Of groups that only definitions make, upstream's routes know nothing.
     let is_known = |row: &api::Registration| row.group == info.group && row.version == info.version;
     let found = found.ok_or_else(|| {
-        if table.is_unresolved(&info.group, &info.version, &info.resource) {
+        let scope = table.unresolved(&info.group, &info.version, &info.resource);
+        if scope.is_some_and(|scope| has_defined(scope, info)) {
             Failure::internal("error resolving resource")
         } else if api::KINDS.iter().any(is_known) {
             Failure::NoSuchResource
@@ -436,6 +437,15 @@ async fn serve_subresource(context: &mut Context, body: Body) -> Result<Response
     }
 }
 
+/// True if a definition of this scope answers for the path (`ServeHTTP` of
+/// `pkg/apiserver/customresource_handler.go`).
+fn has_defined(scope: Scope, info: &RequestInfo) -> bool {
+    match scope {
+        Scope::Namespaced => !info.namespace.is_empty() || matches!(info.verb, "list" | "watch"),
+        Scope::Cluster => info.namespace.is_empty(),
+    }
+}
+
 /// Refuses paths that do not fit the kind's scope, as upstream's routes do.
 fn check_scope(context: &Context) -> Result<(), Failure> {
     let info = &context.info;
@@ -444,8 +454,7 @@ fn check_scope(context: &Context) -> Result<(), Failure> {
     }
     let namespaced = !info.namespace.is_empty();
     let is_list = matches!(info.verb, "list" | "watch");
-    let row = &context.registration;
-    if row.is_defined() && (row.scope == Scope::Namespaced) != namespaced && (namespaced || !is_list) {
+    if context.registration.is_defined() && !has_defined(context.registration.scope, info) {
         return Err(Failure::NoSuchPath);
     }
     match context.registration.scope {
