@@ -8,7 +8,7 @@ use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::workload::validation::selector::label_selector;
 use crate::workload::validation::workload::number_or_percent;
-use crate::workload::validation::{internal, non_negative, one_of_or_none};
+use crate::workload::validation::{internal, non_negative, one_of_or_none, status_conditions};
 
 impl Kind for PodDisruptionBudget {
     const UPDATES: Updates = Updates::CONDITIONAL;
@@ -61,6 +61,8 @@ impl Kind for PodDisruptionBudget {
     fn validate_status(&self, _old: &Self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let status = self.status.clone().unwrap_or_default();
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        status_conditions(&mut errors, conditions, "status.conditions");
         for (name, number) in [
             ("disruptionsAllowed", status.disruptions_allowed),
             ("currentHealthy", status.current_healthy),

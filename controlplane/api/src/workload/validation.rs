@@ -17,6 +17,7 @@ pub mod workload;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -28,6 +29,14 @@ use crate::value::names;
 
 /// Upstream's message for an immutable field.
 pub const IMMUTABLE: &str = "field is immutable";
+
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of \
+    alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  \
+    or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is \
+    '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+
+/// Second of Go's zero time.
+const NO_TIME: i64 = -62_135_596_800;
 
 /// Errors that the stored object does not have: objects from before a rule was added may still be
 /// updated.
@@ -328,4 +337,50 @@ pub(crate) fn reference(errors: &mut Vec<Invalid>, path: &str, group: Option<&st
             each(errors, &field, text, names::Rule::PathSegment.check(text, false));
         }
     }
+}
+
+/// Validates the conditions of a status (`ValidateConditions` of
+/// `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
+pub(crate) fn status_conditions(errors: &mut Vec<Invalid>, conditions: &[Condition], path: &str) {
+    let mut known = BTreeSet::new();
+    for (index, own) in conditions.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        if !known.insert(&own.type_) {
+            errors.push(Invalid::duplicate(path.as_str(), &own.type_));
+        }
+        let field = format!("{path}.type");
+        if own.type_.is_empty() {
+            errors.push(Invalid::required(field, "is required"));
+        } else {
+            each(errors, &field, &own.type_, names::qualified_name(&own.type_));
+        }
+        let statuses = ["False", "True", "Unknown"];
+        one_of(errors, &format!("{path}.status"), Some(&own.status), &statuses);
+        if let Some(generation) = own.observed_generation.filter(|generation| *generation < 0) {
+            let detail = "must be greater than or equal to zero";
+            errors.push(Invalid::value(format!("{path}.observedGeneration"), generation, detail));
+        }
+        if own.last_transition_time.0.as_second() == NO_TIME {
+            errors.push(Invalid::required(format!("{path}.lastTransitionTime"), ""));
+        }
+        let field = format!("{path}.reason");
+        if required(errors, &field, Some(&own.reason)) {
+            if !is_reason(&own.reason) {
+                errors.push(Invalid::value(field.as_str(), &own.reason, REASON));
+            }
+            if own.reason.len() > 1024 {
+                errors.push(Invalid::too_long(field, 1024));
+            }
+        }
+        if own.message.len() > 32 * 1024 {
+            errors.push(Invalid::too_long(format!("{path}.message"), 32 * 1024));
+        }
+    }
+}
+
+fn is_reason(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"_,:".contains(&byte);
+    let ends = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphabetic) && bytes.last().is_some_and(ends) && text.bytes().all(is_inner)
 }

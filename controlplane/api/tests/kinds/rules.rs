@@ -175,6 +175,36 @@ pub(crate) fn status_refused(group: &str, plural: &str, patch: &Value, expected:
 }
 
 #[test]
+fn conditions_of_statuses() {
+    let time = "2026-01-01T00:00:00Z";
+    let conditions = json!([
+        {"type": "A", "status": "True", "reason": "Good:Better_", "lastTransitionTime": time},
+        {"type": "A", "status": "true", "reason": "1", "lastTransitionTime": time, "observedGeneration": -1},
+        {},
+    ]);
+    for (group, plural) in [
+        ("policy", "poddisruptionbudgets"),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ] {
+        status_refused(
+            group,
+            plural,
+            &json!({"status": {"conditions": conditions}}),
+            &[
+                "status.conditions[1]: Duplicate value: \"A\"",
+                "status.conditions[1].status: Unsupported value: \"true\": supported values: \"False\", \"True\", \"Unknown\"",
+                "status.conditions[1].observedGeneration: Invalid value: -1: must be greater than or equal to zero",
+                "status.conditions[1].reason: Invalid value: \"1\": a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName',  or 'ReasonA,ReasonB',  or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')",
+                "status.conditions[2].type: Required value: is required",
+                "status.conditions[2].status: Required value",
+                "status.conditions[2].lastTransitionTime: Required value",
+                "status.conditions[2].reason: Required value",
+            ],
+        );
+    }
+}
+
+#[test]
 fn statuses() {
     let negative = "must be greater than or equal to 0";
     status_refused(

@@ -53,6 +53,20 @@ fn an_autoscaler_names_what_it_scales() {
     );
 }
 
+#[test]
+fn an_update_may_leave_a_version_without_a_group() {
+    let row = find("autoscaling", "v2", "horizontalpodautoscalers").unwrap();
+    let scaler = |version: &str, most: i32| {
+        let spec = json!({"scaleTargetRef": {"apiVersion": version}, "maxReplicas": most});
+        with(row, &json!({ "spec": spec }))
+    };
+    for (version, expected) in [("v1", 0), ("a/b/c", 1)] {
+        let (old, new) = (scaler("v1", 5), scaler(version, 6));
+        let errors = row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new());
+        assert_eq!(errors.len(), expected, "{version} {errors:?}");
+    }
+}
+
 fn metric(metric: &Value, expected: &[&str]) {
     let expected: Vec<String> = expected.iter().map(|text| format!("spec.metrics[0]{text}")).collect();
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();

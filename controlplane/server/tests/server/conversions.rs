@@ -353,7 +353,11 @@ async fn a_kind_is_not_served_before_its_webhook_can_be_trusted() {
             "Internal error occurred: error resolving resource"
         )
     );
-    assert_eq!(api.get("/apis/example.com/v1/tabs/a").await.code, 404, "no path of its scope");
+    assert_eq!(
+        api.get("/apis/example.com/v1/tabs/a").await.code,
+        404,
+        "no path of its scope"
+    );
     let path = format!("{DEFINITIONS}/tabs.example.com");
     let bundle = |bundle: &str| json!([{"op": "replace", "path": "/spec/conversion/webhook/clientConfig/caBundle", "value": bundle}]);
     let mended = api.patch(&path, "json-patch+json", &bundle(&hook.bundle)).await;

@@ -14,7 +14,7 @@ use crate::kinds::webhook_configuration::validation::{conditions, rule};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::selector::label_selector;
-use crate::workload::validation::{each, one_of};
+use crate::workload::validation::{each, one_of, status_conditions};
 
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 4] = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
@@ -415,5 +415,7 @@ pub(super) fn status(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
             errors.push(Invalid::required(format!("{path}.fieldRef"), ""));
         }
     }
+    let own = policy.status.as_ref().and_then(|status| status.conditions.as_deref());
+    status_conditions(&mut errors, own.unwrap_or_default(), "status.conditions");
     errors
 }
