@@ -91,7 +91,7 @@ async fn a_directory_whose_claim_went_is_removed_unless_a_volume_names_it() {
 
 #[test]
 fn a_claim_is_told_that_another_driver_expands_its_volume() {
-    let check = |provisioner: &str, held: &str, expected: bool| {
+    let check = |provisioner: &str, source: &str, held: &str, expected: bool| {
         let caches = Caches::new();
         let mut claim = claim();
         claim["spec"]["volumeName"] = "v".into();
@@ -99,14 +99,18 @@ fn a_claim_is_told_that_another_driver_expands_its_volume() {
         caches.claims.replace(vec![from_value(claim).unwrap()], 1, 1);
         let volume = json!({
             "metadata": { "name": "v", "annotations": { "pv.kubernetes.io/provisioned-by": provisioner } },
-            "spec": { "claimRef": { "name": "data", "namespace": "ns", "uid": "u" } },
+            "spec": {
+                "claimRef": { "name": "data", "namespace": "ns", "uid": "u" },
+                source: { "driver": "example.com/d" },
+            },
         });
         caches.volumes.replace(vec![from_value(volume).unwrap()], 1, 1);
         let note = awaited(&caches, &Key::new("ns", "data"));
         let told = note.is_some_and(|note| note.reason == "ExternalExpanding");
-        assert_eq!(told, expected, "{provisioner} {held}");
+        assert_eq!(told, expected, "{provisioner} {source} {held}");
     };
-    check("csi.example.com", "500Mi", true);
-    check("csi.example.com", "1Gi", false);
-    check(NAME, "500Mi", false);
+    check("csi.example.com", "csi", "500Mi", true);
+    check("csi.example.com", "csi", "1Gi", false);
+    check("example.com/d", "flexVolume", "500Mi", false);
+    check(NAME, "hostPath", "500Mi", false);
 }
