@@ -12,6 +12,8 @@ pub mod json;
 pub mod merge;
 pub mod strategic;
 
+use serde_json::Value;
+
 /// Error of applying a patch. The variants are upstream's responses; `Display` is upstream's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
@@ -34,4 +36,16 @@ pub enum PatchError {
     /// with this text.
     #[error("{0}")]
     Unmergeable(String),
+}
+
+/// Removes null members of an object that is new, also in its lists.
+fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }

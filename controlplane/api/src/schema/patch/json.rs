@@ -1,5 +1,7 @@
-//! JSON patch (RFC 6902), with the quirks of the Go library that upstream uses: negative indices
-//! count from the end, and a `test` of an absent member succeeds for `null`.
+//! JSON patch (RFC 6902), with the quirks of the Go library that upstream uses
+//! (`gopkg.in/evanphx/json-patch.v4`): negative indices count from the end, an absent member of an
+//! object is `null` for `test` and `copy` and is added by `replace`, and the whole document can be
+//! replaced and tested, but not added, moved or copied.
 
 use serde_json::Value;
 
@@ -160,8 +162,19 @@ fn value_of(operation: &Value) -> Value {
 }
 
 /// Container at the end of a path, and the last part of the path, unescaped.
-fn container<'d>(document: &'d mut Value, path: &str, kind: &str) -> Result<(&'d mut Value, String), String> {
-    let missing = || format!("{kind} operation does not apply: doc is missing path: {path:?}: missing value");
+fn container<'d>(
+    document: &'d mut Value,
+    path: &str,
+    (kind, end): (&str, &str),
+) -> Result<(&'d mut Value, String), String> {
+    let missing = || {
+        let place = match kind {
+            "add" | "remove" => format!("doc is missing path: \"{path}\""),
+            "test" => format!("is missing path: {path}"),
+            _ => format!("doc is missing {end}path: {path}"),
+        };
+        format!("{kind} operation does not apply: {place}: missing value")
+    };
     let (parents, last) = path.rsplit_once('/').ok_or_else(missing)?;
     let mut current = document;
     for part in parents.split('/').skip(1) {
@@ -196,9 +209,9 @@ fn existing(length: usize, part: &str) -> Result<usize, String> {
 
 /// Index into a list of `length` items; negative ones count from its end.
 fn position(length: usize, part: &str) -> Result<usize, String> {
-    let index: i64 = part
-        .parse()
-        .map_err(|error| format!("value was not a proper array index: '{part}': {error}"))?;
+    let index: i64 = part.parse().map_err(|_error| {
+        format!("value was not a proper array index: '{part}': strconv.Atoi: parsing {part:?}: invalid syntax")
+    })?;
     let distance = usize::try_from(index.unsigned_abs()).map_err(|_too_large| invalid_index(part))?;
     if index < 0 {
         length.checked_sub(distance).ok_or_else(|| invalid_index(part))
@@ -213,11 +226,7 @@ fn invalid_index(part: &str) -> String {
 
 fn add(document: &mut Value, path: &str, value: Value, kind: &str, spent: &mut Spent) -> Result<(), String> {
     spent.put(path, &value)?;
-    if path.is_empty() {
-        *document = value;
-        return Ok(());
-    }
-    let (container, key) = container(document, path, kind)?;
+    let (container, key) = container(document, path, (kind, "destination "))?;
     match container {
         Value::Object(members) => {
             members.insert(key, value);
@@ -239,7 +248,7 @@ fn add(document: &mut Value, path: &str, value: Value, kind: &str, spent: &mut S
 }
 
 fn remove(document: &mut Value, path: &str, kind: &str, spent: &mut Spent) -> Result<Value, String> {
-    let (container, key) = container(document, path, kind)?;
+    let (container, key) = container(document, path, (kind, "from "))?;
     let failed = |error| format!("error in {kind} for path: '{path}': {error}");
     match container {
         Value::Object(members) => members
@@ -257,10 +266,17 @@ fn remove(document: &mut Value, path: &str, kind: &str, spent: &mut Spent) -> Re
 fn replace(document: &mut Value, path: &str, value: Value, spent: &mut Spent) -> Result<(), String> {
     spent.put(path, &value)?;
     if path.is_empty() {
+        if !value.is_object() && !value.is_array() {
+            return Err("replace operation value must be object or array".to_owned());
+        }
         *document = value;
         return Ok(());
     }
-    let (container, key) = container(document, path, "replace")?;
+    let (container, key) = container(document, path, ("replace", ""))?;
+    if let Value::Object(members) = container {
+        members.insert(key, value);
+        return Ok(());
+    }
     *lookup(container, &key)
         .ok_or_else(|| format!("replace operation does not apply: doc is missing key: {path}: missing value"))? = value;
     Ok(())
@@ -275,13 +291,12 @@ fn lookup<'c>(container: &'c mut Value, key: &str) -> Option<&'c mut Value> {
 }
 
 fn copy_of(document: &mut Value, from: &str, copied: &mut usize) -> Result<Value, String> {
-    let value = if from.is_empty() {
-        document.clone()
-    } else {
-        let (container, key) = container(document, from, "copy")?;
-        lookup(container, &key)
-            .map(|value| value.clone())
-            .ok_or_else(|| format!("error in copy for from: '{from}': missing value"))?
+    let (container, key) = container(document, from, ("copy", "from "))?;
+    if let Value::Array(items) = &container {
+        existing(items.len(), &key).map_err(|error| format!("error in copy for from: '{from}': {error}"))?;
+    }
+    let Some(value) = lookup(container, &key).map(|value| value.clone()) else {
+        return Ok(Value::Null);
     };
     *copied += value.to_string().len();
     if *copied > MAX_COPIED_BYTES {
@@ -296,7 +311,7 @@ fn test(document: &mut Value, path: &str, expected: &Value) -> Result<(), String
     let found = if path.is_empty() {
         Some(document)
     } else {
-        let (container, key) = container(document, path, "test")?;
+        let (container, key) = container(document, path, ("test", ""))?;
         if let Value::Array(items) = &container {
             existing(items.len(), &key).map_err(|error| format!("error in test for path: '{path}': {error}"))?;
         }

@@ -1,8 +1,8 @@
 //! JSON merge patch (RFC 7396).
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::PatchError;
+use super::{PatchError, discard_nulls};
 
 /// Merges `patch` into `document`: objects recursively, `null` deletes, everything else replaces.
 ///
@@ -16,20 +16,23 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     Ok(())
 }
 
+/// Nulls in lists go where nothing was merged with them (`pruneNulls` of
+/// `gopkg.in/evanphx/json-patch.v4`).
 fn merge(document: &mut Value, patch: &Value) {
+    let Value::Object(members) = document else {
+        *document = patch.clone();
+        discard_nulls(document);
+        return;
+    };
     let Value::Object(patch) = patch else {
         *document = patch.clone();
         return;
     };
-    if !document.is_object() {
-        *document = Value::Object(Map::new());
-    }
-    let Value::Object(document) = document else { return };
     for (key, value) in patch {
         if value.is_null() {
-            document.remove(key);
+            members.remove(key);
         } else {
-            merge(document.entry(key.as_str()).or_insert(Value::Null), value);
+            merge(members.entry(key.as_str()).or_insert(Value::Null), value);
         }
     }
 }

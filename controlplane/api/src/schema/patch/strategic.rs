@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::PatchError;
+use super::{PatchError, discard_nulls};
 use crate::schema::{Field, Schema};
 use crate::value::go;
 
@@ -194,18 +194,6 @@ fn take_list(map: &mut Map<String, Value>, key: &str) -> Result<Option<Vec<Value
             Some(_) | None => Ok(None),
         },
         Some(other) => Err(bad_type("[]interface {}", other)),
-    }
-}
-
-/// Removes null members of an object that is new.
-fn discard_nulls(value: &mut Value) {
-    match value {
-        Value::Object(members) => {
-            members.retain(|_, member| !member.is_null());
-            members.values_mut().for_each(discard_nulls);
-        }
-        Value::Array(items) => items.iter_mut().for_each(discard_nulls),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
