@@ -15,6 +15,7 @@ use parts::{aggregate, told};
 
 /// Prefix of upstream's message about an existing object that is being deleted.
 const GOING: &str = "object is being deleted: ";
+const DRAWN: &str = ", the server was not able to generate a unique name for the object";
 
 /// Error of a request. [`Failure::status`] gives the answer's body, `code()` its HTTP status.
 #[derive(Debug, Clone, Error)]
@@ -66,12 +67,21 @@ pub enum Failure {
         message: Cow<'static, str>,
     },
     /// 409 reason `AlreadyExists`
-    #[error("{}{} {:?} already exists", if *going { GOING } else { "" }, target.resource, target.name)]
+    #[error(
+        "{}{} {:?} already exists{}",
+        if *going { GOING } else { "" },
+        target.resource,
+        target.name,
+        if *drawn { DRAWN } else { "" }
+    )]
     AlreadyExists {
         /// The object.
         target: Target,
         /// True if the existing object is being deleted.
         going: bool,
+        /// True if the new object has a `generateName`, be it used or not (`CheckGeneratedNameError`
+        /// of `staging/src/k8s.io/apiserver/pkg/registry/rest/create.go`).
+        drawn: bool,
     },
     /// 409 reason Conflict
     #[error("Operation cannot be fulfilled on {} {:?}: {because}", target.resource, target.name)]
@@ -167,7 +177,7 @@ pub enum Failure {
         status: Box<Status>,
     },
     /// 504 for an answer that was not ready in time.
-    #[error("Timeout: request did not complete within requested timeout")]
+    #[error("Timeout: request did not complete within requested timeout - context deadline exceeded")]
     Late,
     /// 504 for a resource version that the server has not reached.
     #[error("Timeout: Too large resource version: {requested}, current: {current}")]
@@ -281,7 +291,7 @@ impl Failure {
             Self::TooManyRequests { retry_after, .. } | Self::Overloaded { retry_after } => {
                 Some(*retry_after).filter(|seconds| *seconds > 0)
             }
-            Self::TooLargeResourceVersion { .. } => Some(1),
+            Self::TooLargeResourceVersion { .. } | Self::AlreadyExists { drawn: true, .. } => Some(1),
             Self::Told { status } => {
                 let details = status.details.as_ref();
                 details
@@ -329,7 +339,10 @@ impl Failure {
             Self::NotFound { target }
             | Self::NotFoundByNode { target }
             | Self::AlreadyExists { target, .. }
-            | Self::Conflict { target, .. } => Some(of(target)),
+            | Self::Conflict { target, .. } => Some(StatusDetails {
+                retry_after_seconds: self.retry_after(),
+                ..of(target)
+            }),
             Self::Invalid { kind, name, causes } => Some(StatusDetails {
                 name: some(name),
                 group: some(&kind.group),

@@ -114,7 +114,13 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
             Err(CommitError::Exists) if names > 1 => names -= 1,
             // The state that admission saw has changed: repeat it.
             Err(CommitError::Moved { .. } | CommitError::Changed { .. } | CommitError::Accompanying { .. }) => {}
-            Err(error) => return Err(commit_failure(context, &name, &error)),
+            Err(error) => {
+                let mut failure = commit_failure(context, &name, &error);
+                if let Failure::AlreadyExists { drawn, .. } = &mut failure {
+                    *drawn = has_prefix(&*sent);
+                }
+                return Err(failure);
+            }
         }
     }
     Err(modified(context, sent.metadata().name.as_deref().unwrap_or_default()))
@@ -171,6 +177,7 @@ fn exists(context: &Context, name: &str) -> Failure {
     Failure::AlreadyExists {
         target: context.target(name),
         going: deleted.is_some(),
+        drawn: false,
     }
 }
 
@@ -271,12 +278,12 @@ fn has_revision(object: &dyn Object) -> bool {
 }
 
 fn draws_name(object: &dyn Object) -> bool {
-    let metadata = object.metadata();
-    metadata.name.as_deref().unwrap_or_default().is_empty()
-        && metadata
-            .generate_name
-            .as_deref()
-            .is_some_and(|prefix| !prefix.is_empty())
+    object.metadata().name.as_deref().unwrap_or_default().is_empty() && has_prefix(object)
+}
+
+fn has_prefix(object: &dyn Object) -> bool {
+    let prefix = object.metadata().generate_name.as_deref();
+    prefix.is_some_and(|prefix| !prefix.is_empty())
 }
 
 pub(crate) fn check_name(new: &dyn Object, name: &str) -> Result<(), Failure> {
