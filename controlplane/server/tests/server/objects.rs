@@ -90,9 +90,8 @@ async fn names_are_generated() {
     assert!(name.starts_with("web-") && name.len() == 9, "{name}");
     map["metadata"]["name"] = name.into();
     let again = api.post(CONFIG_MAPS, &map).await;
-    let wanted = format!(
-        "configmaps {name:?} already exists, the server was not able to generate a unique name for the object"
-    );
+    let wanted =
+        format!("configmaps {name:?} already exists, the server was not able to generate a unique name for the object");
     assert_eq!((again.code.as_u16(), again.message()), (409, wanted));
     assert_eq!(again.json()["details"]["retryAfterSeconds"], 1);
 }
