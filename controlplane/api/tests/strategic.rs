@@ -114,6 +114,12 @@ fn scalars_of_merged_lists_are_a_set() {
         &json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"]}}),
         &json!({"metadata": {"finalizers": ["b"]}}),
     );
+    check(
+        "core.v1.Container",
+        &json!({"args": ["a", "b", "c"]}),
+        &json!({"$deleteFromPrimitiveList/args": ["b"]}),
+        &json!({"args": ["a", "c"]}),
+    );
     let without = json!({"metadata": {"name": "x"}});
     check(
         "core.v1.Pod",
@@ -219,6 +225,12 @@ fn the_order_of_elements_can_be_set() {
         &json!({}),
         &json!({"$setElementOrder/containers": [{"name": "a"}]}),
         &json!({}),
+    );
+    check(
+        "core.v1.PodSpec",
+        &json!({}),
+        &json!({"$setElementOrder/volumes": [{"name": "a"}], "volumes": [{"name": "b", "$patch": "delete"}, {"name": "a"}]}),
+        &json!({"volumes": [{"name": "a"}]}),
     );
     refuse(
         "core.v1.PodSpec",

@@ -90,7 +90,7 @@ fn merge_map(
     set_orders(&mut original, &mut patch, schema)?;
     for (key, value) in patch {
         if let Some(list) = key.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
-            lists::delete_scalars(&mut original, list, &value, Known::of(schema, list))?;
+            lists::delete_scalars(&mut original, list, &value)?;
         } else if value.is_null() {
             original.remove(&key);
         } else {

@@ -46,13 +46,9 @@ pub(super) fn merge(original: Vec<Value>, patch: Vec<Value>, known: Known) -> Re
     }
 }
 
-/// Applies `$deleteFromPrimitiveList/KEY`: removes the scalars of `value` from the list `key`.
-pub(super) fn delete_scalars(
-    original: &mut Map<String, Value>,
-    key: &str,
-    value: &Value,
-    known: Known,
-) -> Result<(), PatchError> {
+/// Applies `$deleteFromPrimitiveList/KEY`: removes the scalars of `value` from the list `key`, be it
+/// merged or not.
+pub(super) fn delete_scalars(original: &mut Map<String, Value>, key: &str, value: &Value) -> Result<(), PatchError> {
     if value.is_null() {
         original.remove(key);
         return Ok(());
@@ -60,10 +56,6 @@ pub(super) fn delete_scalars(
     let (Some(Value::Array(items)), Value::Array(gone)) = (original.get_mut(key), value) else {
         return Ok(());
     };
-    if !known.merges() {
-        items.clone_from(gone);
-        return Ok(());
-    }
     if element_type(&[items, gone])? == Some(Element::Object) {
         return Err(PatchError::Malformed(
             "invalid patch format of primitive list".to_owned(),

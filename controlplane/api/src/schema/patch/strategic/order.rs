@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::lists::{self, element_type, key_of};
-use super::{DIRECTIVE, Known};
+use super::{DIRECTIVE, Known, without_directives};
 use crate::schema::patch::PatchError;
 use crate::value::go;
 
@@ -33,7 +33,8 @@ pub(super) fn set(
     let server = before.clone().unwrap_or_default();
     let merged = match (before, changes) {
         (Some(before), Some(changes)) if known.merges() => merge(before, changes, known)?,
-        (_, Some(changes)) => changes,
+        (Some(_), Some(changes)) => changes,
+        (None, Some(changes)) => changes.into_iter().filter_map(without_directives).collect(),
         (before, None) => before.unwrap_or_default(),
     };
     normalize(merged, wanted, &server, key)
