@@ -33,7 +33,8 @@ fn gift(object: &dyn Object) -> Option<Gift<'_>> {
 
 fn is_aggregated(object: &dyn Object) -> bool {
     let role = object.as_any().downcast_ref::<ClusterRole>();
-    role.is_some_and(|role| role.aggregation_rule.is_some())
+    let rule = role.and_then(|role| role.aggregation_rule.as_ref());
+    rule.is_some_and(|rule| rule.cluster_role_selectors.as_ref().is_some_and(|own| !own.is_empty()))
 }
 
 /// Checks a write of a role or a binding. Objects of other kinds pass.
@@ -61,7 +62,7 @@ pub(crate) fn check(context: &Context, new: &dyn Object, old: Option<&dyn Object
             confirm(context, name, rules)?;
             if is_aggregated(new) || old.is_some_and(is_aggregated) {
                 confirm(context, name, &everything()).map_err(|_failure| {
-                    let because = "must have cluster-admin privileges to use an aggregationRule";
+                    let because = "must have cluster-admin privileges to use the aggregationRule";
                     forbidden(context, name, because.to_owned())
                 })?;
             }

@@ -76,6 +76,18 @@ async fn an_allowance_that_is_used_up_and_a_second_budget_are_told() {
         refused.json()["details"]["causes"][0]["message"],
         "The disruption budget b does not allow evicting pods currently"
     );
+    let condition = json!({"type": "DisruptionAllowed", "status": "False", "reason": "Held", "message": "by hand",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let held = json!({"status": {"conditions": [condition]}});
+    let told = api
+        .patch(&format!("{BUDGETS}/b/status"), "merge-patch+json", &held)
+        .await;
+    assert_eq!(told.code, StatusCode::OK, "{}", told.text());
+    let refused = api.post(&format!("{PODS}/c/eviction"), &last).await;
+    assert_eq!(
+        refused.json()["details"]["causes"][0]["message"],
+        "The disruption budget b does not allow evicting pods currently (Held): by hand"
+    );
     let second = json!({"metadata": {"name": "second"}, "spec": {"maxUnavailable": 1, "selector": {}}});
     assert_eq!(api.post(BUDGETS, &second).await.code, StatusCode::CREATED);
     let refused = api.post(&format!("{PODS}/c/eviction"), &last).await;

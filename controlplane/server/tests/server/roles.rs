@@ -235,7 +235,7 @@ async fn nobody_gives_what_he_does_not_have() {
     let refused = as_user(&api, &jane(), "POST", &format!("{RBAC}/clusterroles"), &aggregated).await;
     assert_eq!(
         refused.message(),
-        "clusterroles.rbac.authorization.k8s.io \"all\" is forbidden: must have cluster-admin privileges to use an \
+        "clusterroles.rbac.authorization.k8s.io \"all\" is forbidden: must have cluster-admin privileges to use the \
          aggregationRule"
     );
     let escalate = json!([{"apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles"], "verbs": ["escalate"]}]);

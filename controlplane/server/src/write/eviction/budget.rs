@@ -114,21 +114,23 @@ fn take(budget: &mut PodDisruptionBudget, pod: &Pod, now: Timestamp) -> Result<(
 }
 
 fn exhausted(name: &str, status: &PodDisruptionBudgetStatus) -> String {
-    let failed = status.conditions.iter().flatten().find(|condition| {
-        condition.type_ == "DisruptionAllowed" && condition.status == "False" && condition.reason == "SyncFailed"
-    });
-    if let Some(failed) = failed {
-        let because = &failed.message;
-        return format!(
-            "The disruption budget {name} does not allow evicting pods currently because it failed sync: {because}"
-        );
+    let mut conditions = status.conditions.iter().flatten();
+    let denied = conditions
+        .find(|own| own.type_ == "DisruptionAllowed")
+        .filter(|own| own.status == "False" && !own.message.is_empty());
+    let refusal = format!("The disruption budget {name} does not allow evicting pods currently");
+    if let Some(failed) = denied.filter(|own| own.reason == "SyncFailed") {
+        return format!("{refusal} because it failed sync: {}", failed.message);
     }
     let (desired, current) = healthy(status);
-    if current > desired {
-        // Evictions that do not show yet have used the allowance up, or no pods are expected.
-        return format!("The disruption budget {name} does not allow evicting pods currently");
+    if current <= desired {
+        return format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently");
     }
-    format!("The disruption budget {name} needs {desired} healthy pods and has {current} currently")
+    match denied {
+        Some(own) => format!("{refusal} ({}): {}", own.reason, own.message),
+        // Evictions that do not show yet have used the allowance up, or no pods are expected.
+        None => refusal,
+    }
 }
 
 /// Says in the budget's conditions that nothing more is allowed.
