@@ -244,6 +244,21 @@ async fn tables_are_for_people() {
         )
         .await;
     assert_eq!(whole.json()["rows"][0]["object"]["kind"], "Pod");
+    for (query, message) in [
+        (
+            "includeObject=All",
+            "Unable to convert to Table as requested: includeObject: Invalid value: \"All\": must be 'Metadata', \
+             'Object', 'None', or empty",
+        ),
+        (
+            "export=true",
+            "the export parameter, deprecated since v1.14, is no longer supported",
+        ),
+    ] {
+        let path = format!("{PODS}/a?{query}");
+        let wrong = api.request(Method::GET, &path, &[("accept", TABLE)], "").await;
+        assert_eq!((wrong.code.as_u16(), wrong.message().as_str()), (400, message));
+    }
     let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let answer = api.request(Method::GET, PODS, &[("accept", partial)], "").await.json();
     assert_eq!(

@@ -34,9 +34,13 @@ impl IncludeObject {
             None | Some("Metadata") => Ok(Self::Metadata),
             Some("None") => Ok(Self::None),
             Some("Object") => Ok(Self::Object),
-            Some(other) => Err(Failure::bad_request(format!(
-                "unrecognized includeObject value: {other:?}"
-            ))),
+            Some(other) => {
+                let detail = "must be 'Metadata', 'Object', 'None', or empty";
+                let wrong = api::Invalid::value("includeObject", other, detail);
+                Err(Failure::bad_request(format!(
+                    "Unable to convert to Table as requested: {wrong}"
+                )))
+            }
         }
     }
 }
