@@ -1,6 +1,8 @@
 //! `ResourceClaim` and its template: a request for devices.
 
-use k8s_openapi::api::resource::v1::{DeviceClaim, ResourceClaim, ResourceClaimTemplate};
+use k8s_openapi::api::resource::v1::{
+    AllocatedDeviceStatus, DeviceClaim, ResourceClaim, ResourceClaimStatus, ResourceClaimTemplate,
+};
 
 pub(super) mod validation;
 
@@ -28,7 +30,33 @@ impl Kind for ResourceClaim {
         set_device_defaults(self.spec.devices.get_or_insert_default());
     }
 
-    crate::spec_and_status!();
+    fn prepare_create(&mut self) {
+        self.status = Some(ResourceClaimStatus::default());
+    }
+
+    fn prepare_update(&mut self, old: &Self) {
+        self.status.clone_from(&old.status);
+    }
+
+    /// Drops the status of devices that the claim no longer has (`dropDeallocatedStatusDevices` of
+    /// `pkg/registry/resource/resourceclaim/strategy.go`).
+    fn prepare_status(&mut self, old: &Self) {
+        self.spec.clone_from(&old.spec);
+        let (Some(status), Some(old)) = (&mut self.status, &old.status) else {
+            return;
+        };
+        let (before, now) = (validation::allocated(old), validation::allocated(status));
+        let is_held = |own: &AllocatedDeviceStatus| {
+            let device = validation::identity(own);
+            now.contains(&device) || !before.contains(&device)
+        };
+        let held: Vec<_> = status.devices.take().into_iter().flatten().filter(is_held).collect();
+        status.devices = Some(held).filter(|held| !held.is_empty());
+    }
+
+    fn spec_changed(&self, old: &Self) -> bool {
+        self.spec != old.spec
+    }
 
     fn validate(&self) -> Vec<Invalid> {
         let devices = self.spec.devices.as_ref();

@@ -232,6 +232,23 @@ fn statuses_of_device_claims() {
             ],
         ),
         (
+            json!({"allocation": {"devices": {"results": [result("gpu", "pool")]}}, "devices": [
+                {"driver": "a.b", "pool": "pool", "device": "gpu-0", "conditions": [{"type": "Ready", "status": "True"}],
+                    "data": "text", "networkData": {"ips": ["10.0.0.1", "10.0.0.1/8"]}},
+                {"driver": "a.b", "pool": "pool", "device": "gpu-1"},
+                {"driver": "a.b", "pool": "pool", "device": "gpu-1"},
+            ]}),
+            vec![
+                "status.devices[0].conditions[0].lastTransitionTime: Required value",
+                "status.devices[0].conditions[0].reason: Required value",
+                "status.devices[0].data: Invalid value: \"<value omitted>\": must be a valid JSON object",
+                "status.devices[0].networkData.ips[0]: Invalid value: \"10.0.0.1\": must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)",
+                "status.devices[1]: Invalid value: {\"Driver\":\"a.b\",\"Pool\":\"pool\",\"Device\":\"gpu-1\",\"ShareID\":\"\"}: must be an allocated device in the claim",
+                "status.devices[2]: Invalid value: {\"Driver\":\"a.b\",\"Pool\":\"pool\",\"Device\":\"gpu-1\",\"ShareID\":\"\"}: must be an allocated device in the claim",
+                "status.devices[2]: Duplicate value: {\"Driver\":\"a.b\",\"Pool\":\"pool\",\"Device\":\"gpu-1\",\"ShareID\":\"\"}",
+            ],
+        ),
+        (
             json!({"allocation": {"nodeSelector": {"nodeSelectorTerms": []}}}),
             vec![
                 "status.allocation.nodeSelector.nodeSelectorTerms: Required value: must have at least one node selector term",

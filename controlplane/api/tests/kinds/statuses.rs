@@ -272,3 +272,13 @@ fn claims_expand_their_storage() {
     }});
     status_refused("", "persistentvolumeclaims", &expanding, &[]);
 }
+
+#[test]
+fn devices_that_a_claim_gave_back_have_no_status() {
+    let device = json!({"driver": "a.b", "pool": "pool", "device": "gpu-0"});
+    let held = json!({"allocation": {"devices": {"results": [{"request": "gpu", "driver": "a.b", "pool": "pool",
+        "device": "gpu-0"}]}}, "devices": [device]});
+    let freed = json!({"status": {"devices": [device]}});
+    let of = |old: &Value| changed("resource.k8s.io", "resourceclaims", old, &freed).len();
+    assert_eq!((of(&json!({ "status": held })), of(&json!({"status": {}}))), (0, 1));
+}

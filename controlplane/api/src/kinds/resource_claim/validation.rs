@@ -1,20 +1,27 @@
 //! Validation of device claims at any path.
 
-use k8s_openapi::api::resource::v1::{
-    AllocationResult, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector, OpaqueDeviceConfiguration,
-    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus,
-};
+use std::collections::BTreeSet;
 
-use crate::value::invalid::Invalid;
+use k8s_openapi::api::resource::v1::{
+    AllocatedDeviceStatus, AllocationResult, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector,
+    NetworkDeviceData, OpaqueDeviceConfiguration, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus,
+};
+use serde_json::Value;
+
+use crate::value::invalid::{Invalid, InvalidKind};
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, immutable, node_selector, one_of, required};
+use crate::workload::validation::{each, immutable, node_selector, one_of, range, required, status_conditions};
 
 /// Maximum number of requests, constraints or configurations of a claim, and of selectors of a
 /// request.
 const LIMIT: usize = 32;
 /// Maximum number of consumers of a claim.
 const CONSUMERS: usize = 256;
+/// Maximum number of conditions of a device.
+const CONDITIONS: usize = 8;
+/// Maximum number of addresses of a network device.
+const ADDRESSES: usize = 16;
 /// Maximum size of a text for a driver, in bytes.
 const LONGEST: usize = 10 << 10;
 /// Maximum number of alternatives of a request.
@@ -198,6 +205,7 @@ pub(super) fn status(claim: &ResourceClaim, old: &ResourceClaimStatus) -> Vec<In
     let Some(new) = &claim.status else { return errors };
     let consumers = new.reserved_for.as_deref().unwrap_or_default();
     reservations(&mut errors, consumers, RESERVED);
+    devices(&mut errors, new);
     let known = old.reserved_for.as_deref().unwrap_or_default();
     let is_deleted = claim.metadata.deletion_timestamp.is_some();
     if !consumers.is_empty() && new.allocation.is_none() {
@@ -233,6 +241,92 @@ fn reservations(errors: &mut Vec<Invalid>, all: &[ResourceClaimConsumerReference
     for (index, own) in all.iter().enumerate() {
         if all.iter().take(index).any(|earlier| earlier.uid == own.uid) {
             errors.push(Invalid::duplicate(format!("{path}[{index}]"), &own.uid));
+        }
+    }
+}
+
+/// A device by its driver, its pool, its name and its share.
+type Identity = [String; 4];
+
+/// Identity of a device with a status.
+pub(super) fn identity(own: &AllocatedDeviceStatus) -> Identity {
+    let share = own.share_id.as_deref().unwrap_or_default();
+    [own.driver.as_str(), &own.pool, &own.device, share].map(str::to_owned)
+}
+
+/// Devices that a claim has been given.
+pub(super) fn allocated(status: &ResourceClaimStatus) -> BTreeSet<Identity> {
+    let devices = status.allocation.iter().flat_map(|own| &own.devices);
+    let results = devices.flat_map(|own| own.results.iter().flatten());
+    let identities = results.map(|own| {
+        let share = own.share_id.as_deref().unwrap_or_default();
+        [own.driver.as_str(), &own.pool, &own.device, share].map(str::to_owned)
+    });
+    identities.collect()
+}
+
+/// Validates what drivers say of the devices (`validateDeviceStatus`).
+fn devices(errors: &mut Vec<Invalid>, status: &ResourceClaimStatus) {
+    let (known, mut seen) = (allocated(status), BTreeSet::new());
+    for (index, own) in status.devices.iter().flatten().enumerate() {
+        let path = format!("status.devices[{index}]");
+        csi_driver(errors, &format!("{path}.driver"), &own.driver);
+        pool(errors, &format!("{path}.pool"), &own.pool);
+        let name = &own.device;
+        each(errors, &format!("{path}.device"), name, names::dns1123_label(name));
+        let identity = identity(own);
+        let [driver, pool, device, share] = &identity;
+        let shown = format!(r#"{{"Driver":{driver:?},"Pool":{pool:?},"Device":{device:?},"ShareID":{share:?}}}"#);
+        if !known.contains(&identity) {
+            let detail = "must be an allocated device in the claim";
+            errors.push(Invalid::rendered(path.as_str(), shown.clone(), detail));
+        }
+        let (field, conditions) = (format!("{path}.conditions"), own.conditions.as_deref());
+        limit(errors, &field, conditions.map_or(0, <[_]>::len), CONDITIONS);
+        status_conditions(errors, conditions.unwrap_or_default(), &field);
+        if let Some(data) = own.data.as_ref().filter(|data| !data.0.is_null()) {
+            raw(errors, format!("{path}.data"), &data.0);
+        }
+        if let Some(network) = &own.network_data {
+            network_data(errors, network, &format!("{path}.networkData"));
+        }
+        if !seen.insert(identity) {
+            errors.push(Invalid {
+                field: path,
+                kind: InvalidKind::Duplicate,
+                value: Some(shown),
+                detail: String::new(),
+            });
+        }
+    }
+}
+
+fn network_data(errors: &mut Vec<Invalid>, own: &NetworkDeviceData, path: &str) {
+    for (name, text, most) in [
+        ("interfaceName", &own.interface_name, 256),
+        ("hardwareAddress", &own.hardware_address, 128),
+    ] {
+        if text.as_ref().is_some_and(|text| text.len() > most) {
+            errors.push(Invalid::too_long(format!("{path}.{name}"), most));
+        }
+    }
+    let addresses = own.ips.as_deref().unwrap_or_default();
+    limit(errors, &format!("{path}.ips"), addresses.len(), ADDRESSES);
+    for (index, text) in addresses.iter().enumerate() {
+        let field = format!("{path}.ips[{index}]");
+        match range(text).map(|(address, length)| format!("{address}/{length}")) {
+            None => {
+                let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+                errors.push(Invalid::value(field.as_str(), text, detail));
+            }
+            Some(wanted) if wanted != *text => {
+                let detail = format!("must be in canonical form ({wanted:?})");
+                errors.push(Invalid::value(field.as_str(), text, detail));
+            }
+            Some(_) => {}
+        }
+        if addresses.iter().take(index).any(|earlier| earlier == text) {
+            errors.push(Invalid::duplicate(field, text));
         }
     }
 }
@@ -274,16 +368,19 @@ pub(in crate::kinds) fn opaque(errors: &mut Vec<Invalid>, own: Option<&OpaqueDev
         None => errors.push(Invalid::required(path, "")),
         Some(own) => {
             csi_driver(errors, &format!("{path}.driver"), &own.driver);
-            let field = format!("{path}.parameters");
-            let parameters = &own.parameters.0;
-            if parameters.to_string().len() > LONGEST {
-                errors.push(Invalid::too_long(field, LONGEST));
-            } else if parameters.is_null() {
-                errors.push(Invalid::required(field, ""));
-            } else if !parameters.is_object() {
-                let detail = "must be a valid JSON object";
-                errors.push(Invalid::value(field, "<value omitted>", detail));
-            }
+            raw(errors, format!("{path}.parameters"), &own.parameters.0);
         }
+    }
+}
+
+/// Validates an object that only a driver understands.
+fn raw(errors: &mut Vec<Invalid>, field: String, own: &Value) {
+    if own.to_string().len() > LONGEST {
+        errors.push(Invalid::too_long(field, LONGEST));
+    } else if own.is_null() {
+        errors.push(Invalid::required(field, ""));
+    } else if !own.is_object() {
+        let detail = "must be a valid JSON object";
+        errors.push(Invalid::value(field, "<value omitted>", detail));
     }
 }
