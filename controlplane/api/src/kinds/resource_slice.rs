@@ -1,8 +1,9 @@
 //! `ResourceSlice`: devices that a driver publishes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice, ResourceSliceSpec};
+use serde::Serialize;
 
 use super::resource_claim::validation::{limit, pool as pool_name};
 use crate::kind::{Field, Kind};
@@ -10,7 +11,7 @@ use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, immutable, internal, node_selector};
+use crate::workload::validation::{each, immutable, internal, node_selector, one_of};
 
 impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;
@@ -90,6 +91,15 @@ fn identity(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
 const DEVICES: usize = 128;
 /// The same where a device has taints, counters or lists of values.
 const ADVANCED_DEVICES: usize = 64;
+
+/// Maximum number of attributes and capacities of a device.
+const ATTRIBUTES: usize = 32;
+/// Maximum number of taints of a device.
+const TAINTS: usize = 16;
+/// Longest text or version of an attribute, in bytes.
+const LONGEST: usize = 64;
+/// Longest name of an attribute without its domain, in bytes.
+const LONGEST_NAME: usize = 32;
 
 /// Validates that exactly one field selects the nodes, and that the names of devices are unique.
 fn place(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
@@ -175,14 +185,182 @@ fn devices(errors: &mut Vec<Invalid>, spec: &ResourceSliceSpec) {
     let mut seen = BTreeSet::new();
     for (index, device) in devices.iter().enumerate() {
         let field = format!("spec.devices[{index}]");
-        each(
-            errors,
-            &format!("{field}.name"),
-            &device.name,
-            names::dns1123_label(&device.name),
-        );
+        validate_device(errors, device, &field, spec.per_device_node_selection == Some(true));
         if !seen.insert(&device.name) {
             errors.push(Invalid::duplicate(field, &device.name));
         }
     }
+}
+
+/// Validates a device (`validateDevice` of `pkg/apis/resource/validation/validation.go`).
+fn validate_device(errors: &mut Vec<Invalid>, own: &Device, path: &str, selects_nodes: bool) {
+    let name = &own.name;
+    each(errors, &format!("{path}.name"), name, names::dns1123_label(name));
+    let (attributes, capacity) = (own.attributes.as_ref(), own.capacity.as_ref());
+    let count = attributes.map_or(0, BTreeMap::len) + capacity.map_or(0, BTreeMap::len);
+    if count > ATTRIBUTES {
+        let detail = format!("the total number of attributes and capacities must not exceed {ATTRIBUTES}");
+        errors.push(Invalid::value(path, count, detail));
+    }
+    let field = format!("{path}.attributes");
+    for (name, value) in attributes.into_iter().flatten() {
+        qualified(errors, name, &field);
+        attribute(errors, value, &format!("{field}[{name}]"));
+    }
+    for name in capacity.into_iter().flat_map(BTreeMap::keys) {
+        qualified(errors, name, &format!("{path}.capacity"));
+    }
+    let (field, taints) = (format!("{path}.taints"), own.taints.as_deref().unwrap_or_default());
+    limit(errors, &field, taints.len(), TAINTS);
+    let known = if taints.len() <= TAINTS { taints } else { &[] };
+    for (index, taint) in known.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        each(
+            errors,
+            &format!("{field}.key"),
+            &taint.key,
+            names::qualified_name(&taint.key),
+        );
+        let value = taint.value.as_deref().unwrap_or_default();
+        each(errors, &format!("{field}.value"), value, names::label_value(value));
+        let effects = ["NoExecute", "NoSchedule", "None"];
+        one_of(errors, &format!("{field}.effect"), Some(&taint.effect), &effects);
+    }
+    nodes(errors, own, path, selects_nodes);
+}
+
+/// Validates the nodes of a device, which it names if its slice says so.
+fn nodes(errors: &mut Vec<Invalid>, own: &Device, path: &str, selects_nodes: bool) {
+    const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+        `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    const NONE: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set \
+        to true in the ResourceSlice spec";
+    if !selects_nodes {
+        if own.node_name.is_some() || own.node_selector.is_some() || own.all_nodes.is_some() {
+            errors.push(Invalid::rendered(path, "null".to_owned(), NONE));
+        }
+        return;
+    }
+    let mut set = Vec::new();
+    match own.node_name.as_deref() {
+        None => {}
+        Some("") => errors.push(Invalid::value(format!("{path}.nodeName"), "", "must not be empty")),
+        Some(name) => {
+            set.push("`nodeName`");
+            each(
+                errors,
+                &format!("{path}.nodeName"),
+                name,
+                names::dns1123_subdomain(name),
+            );
+        }
+    }
+    if let Some(selector) = &own.node_selector {
+        set.push("`nodeSelector`");
+        node_selector(errors, selector, &format!("{path}.nodeSelector"));
+    }
+    match own.all_nodes {
+        None => {}
+        Some(true) => set.push("`allNodes`"),
+        Some(false) => {
+            let detail = "must be either unset or set to true";
+            errors.push(Invalid::value(format!("{path}.allNodes"), false, detail));
+        }
+    }
+    match set.as_slice() {
+        [] => errors.push(Invalid::required(path, ONE)),
+        [_] => {}
+        several => errors.push(Invalid::value(path, format!("{{{}}}", several.join(", ")), ONE)),
+    }
+}
+
+/// Validates the name of an attribute or a capacity: a C identifier, with or without a domain.
+fn qualified(errors: &mut Vec<Invalid>, name: &str, field: &str) {
+    let (domain, id) = match name.split('/').collect::<Vec<_>>().as_slice() {
+        [id] => (None, *id),
+        [domain, id] => (Some(*domain), *id),
+        _ => return,
+    };
+    match domain {
+        None => {}
+        Some("") => errors.push(Invalid::value(field, "", "the domain must not be empty")),
+        Some(domain) => csi_driver(errors, field, domain),
+    }
+    if domain.is_some() && id.is_empty() {
+        errors.push(Invalid::value(field, "", "the name must not be empty"));
+        return;
+    }
+    if id.len() > LONGEST_NAME {
+        errors.push(Invalid::too_long(field, LONGEST_NAME));
+    }
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if id.is_empty() || id.starts_with(|first: char| first.is_ascii_digit()) || !id.bytes().all(is_inner) {
+        let detail = "a valid C identifier must start with alphabetic character or '_', followed by a string of \
+            alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is \
+            '[A-Za-z_][A-Za-z0-9_]*')";
+        errors.push(Invalid::value(field, id, detail));
+    }
+}
+
+/// Validates an attribute, which has one value.
+fn attribute(errors: &mut Vec<Invalid>, own: &DeviceAttribute, path: &str) {
+    for (name, text) in [("string", &own.string), ("version", &own.version)] {
+        let Some(text) = text else { continue };
+        let field = format!("{path}.{name}");
+        if name == "version" && !is_semantic(text) {
+            let detail = "must be a string compatible with semver.org spec 2.0.0";
+            errors.push(Invalid::value(field.as_str(), text, detail));
+        }
+        if text.len() > LONGEST {
+            errors.push(Invalid::too_long(field, LONGEST));
+        }
+    }
+    // In upstream's order, for the message.
+    let values = [
+        ("IntValue", shown(&own.int)),
+        ("BoolValue", shown(&own.bool)),
+        ("StringValue", shown(&own.string)),
+        ("VersionValue", shown(&own.version)),
+        ("IntValues", shown(&own.ints)),
+        ("BoolValues", shown(&own.bools)),
+        ("StringValues", shown(&own.strings)),
+        ("VersionValues", shown(&own.versions)),
+    ];
+    let detail = "exactly one value must be specified";
+    match values.iter().filter(|(_, value)| value != "null").count() {
+        0 => errors.push(Invalid::value(path, "", detail)),
+        1 => {}
+        _ => {
+            let members: Vec<String> = values
+                .iter()
+                .map(|(name, value)| format!("\"{name}\":{value}"))
+                .collect();
+            errors.push(Invalid::rendered(path, format!("{{{}}}", members.join(",")), detail));
+        }
+    }
+}
+
+fn shown(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+/// True for a semantic version.
+fn is_semantic(text: &str) -> bool {
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = |text: &str| is_digits(text) && (text == "0" || !text.starts_with('0'));
+    let is_word =
+        |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let (text, build) = text
+        .split_once('+')
+        .map_or((text, None), |(text, build)| (text, Some(build)));
+    let (core, release) = text
+        .split_once('-')
+        .map_or((text, None), |(core, release)| (core, Some(release)));
+    core.split('.').count() == 3
+        && core.split('.').all(is_number)
+        && release.is_none_or(|own| {
+            own.split('.')
+                .all(|part| is_word(part) && (!is_digits(part) || is_number(part)))
+        })
+        && build.is_none_or(|own| own.split('.').all(is_word))
 }

@@ -1,7 +1,7 @@
 //! Validation of cluster-level kinds: nodes, service CIDRs, and devices.
 
 use controlplane_api::find;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::refused::{refused, texts, update_refused, with};
 use crate::rules::status_refused;
@@ -193,6 +193,67 @@ fn slices_and_classes_of_devices() {
     ] {
         refused("resource.k8s.io", plural, &patch, &[expected]);
     }
+}
+
+#[test]
+fn devices_of_a_slice_say_what_they_are() {
+    let check = |device: &Value, expected: &[&str]| {
+        let mut own = json!({"name": "a"});
+        own.as_object_mut().unwrap().extend(device.as_object().unwrap().clone());
+        let expected: Vec<String> = expected.iter().map(|text| format!("spec.devices[0]{text}")).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        let slice = json!({"spec": {"devices": [own]}});
+        refused("resource.k8s.io", "resourceslices", &slice, &expected);
+    };
+    let attribute = |value: Value, expected: &[&str]| {
+        let expected: Vec<String> = expected.iter().map(|text| format!(".attributes[a]{text}")).collect();
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        check(&json!({"attributes": {"a": value}}), &expected);
+    };
+    for version in ["1.0.0", "0.10.2-a-1.0+0x.01"] {
+        attribute(json!({"version": version}), &[]);
+    }
+    for version in ["1.0", "01.0.0", "1.0.0-01", "1.0.0+"] {
+        let wrong =
+            format!(".version: Invalid value: {version:?}: must be a string compatible with semver.org spec 2.0.0");
+        attribute(json!({"version": version}), &[&wrong]);
+    }
+    attribute(
+        json!({}),
+        &[": Invalid value: \"\": exactly one value must be specified"],
+    );
+    attribute(
+        json!({"int": 1, "string": "x".repeat(65)}),
+        &[
+            ".string: Too long: may not be more than 64 bytes",
+            &format!(
+                ": Invalid value: {{\"IntValue\":1,\"BoolValue\":null,\"StringValue\":\"{}\",\"VersionValue\":null,\"IntValues\":null,\"BoolValues\":null,\"StringValues\":null,\"VersionValues\":null}}: exactly one value must be specified",
+                "x".repeat(65)
+            ),
+        ],
+    );
+    let numbered: Value = (0..33).map(|n| (format!("a.b/c{n}"), json!({"int": n}))).collect();
+    check(
+        &json!({"attributes": numbered}),
+        &[": Invalid value: 33: the total number of attributes and capacities must not exceed 32"],
+    );
+    check(
+        &json!({"capacity": {"/a": {"value": "1"}, "b/": {"value": "1"}}}),
+        &[
+            ".capacity: Invalid value: \"\": the domain must not be empty",
+            ".capacity: Invalid value: \"\": the name must not be empty",
+        ],
+    );
+    check(
+        &json!({"taints": [{"key": "a", "effect": "Never"}]}),
+        &[".taints[0].effect: Unsupported value: \"Never\": supported values: \"NoExecute\", \"NoSchedule\", \"None\""],
+    );
+    check(
+        &json!({"allNodes": true}),
+        &[
+            ": Invalid value: null: `nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec",
+        ],
+    );
 }
 
 #[test]
