@@ -68,6 +68,13 @@ pub(crate) struct Flow {
     status: u32,
 }
 
+impl Flow {
+    /// True if only the source is translated: a pod's flow to a destination outside the cluster.
+    pub(crate) fn only_leaves(&self) -> bool {
+        self.status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER
+    }
+}
+
 /// Deletes the conntrack entries of UDP flows to these host ports, so that the next packet is
 /// translated anew.
 pub(crate) fn forget(ports: &[PortMapping]) -> Result<(), Error> {
@@ -186,8 +193,7 @@ fn outcome(said: &[u8]) -> Result<(), Errno> {
 fn leads(flow: &Flow, ports: &[&PortMapping]) -> bool {
     let (address, port) = flow.to;
     // Flows of pods to the same port of other hosts are masqueraded only: these are not ours.
-    let is_left_alone = flow.status & (FROM_ANOTHER | TO_ANOTHER) == FROM_ANOTHER;
-    !is_left_alone
+    !flow.only_leaves()
         && ports.iter().any(|mapping| {
             let at = mapping
                 .host_address

@@ -199,7 +199,10 @@ impl Services {
 
 /// Deletes conntrack entries of UDP flows to outdated endpoints.
 pub fn forget(datagrams: &Datagrams) -> Result<(), Error> {
-    conntrack::forget_those(&|flow| flow.from.is_some_and(|from| datagrams.is_stale(flow.to, from)))
+    conntrack::forget_those(&|flow| {
+        let stale = |from| datagrams.is_stale(flow.to, from, flow.only_leaves());
+        flow.from.is_some_and(stale)
+    })
 }
 
 /// Deletes the tables. Succeeds if there are none.

@@ -317,9 +317,12 @@ impl Datagrams {
         self.node_ports.extend(now.node_ports);
     }
 
-    /// True if the conntrack entry of a flow `to` a Service, answered by `from`, is stale.
-    pub fn is_stale(&self, to: (IpAddr, u16), from: (IpAddr, u16)) -> bool {
-        let serving = self.addresses.get(&to).or_else(|| self.node_ports.get(&to.1));
+    /// True if the conntrack entry of a flow `to` a Service, answered by `from`, is stale. A flow
+    /// that `leaves` has only its source translated: pods may talk to such a port of other hosts,
+    /// which is no node port.
+    pub fn is_stale(&self, to: (IpAddr, u16), from: (IpAddr, u16), leaves: bool) -> bool {
+        let node_port = || self.node_ports.get(&to.1).filter(|_| !leaves);
+        let serving = self.addresses.get(&to).or_else(node_port);
         serving.is_some_and(|serving| !serving.contains(&from))
     }
 }

@@ -136,22 +136,27 @@ fn datagrams_to_those_who_are_gone_are_stale() {
     let made = made.datagrams.unwrap();
     for to in [front, node_port] {
         assert!(
-            !made.is_stale(to, at("1.0.0.1", 5353)) && !made.is_stale(to, at("1.0.0.2", 5353)),
+            !made.is_stale(to, at("1.0.0.1", 5353), false) && !made.is_stale(to, at("1.0.0.2", 5353), false),
             "{to:?}"
         );
         assert!(
-            made.is_stale(to, at("1.0.0.3", 5353)) && made.is_stale(to, to),
+            made.is_stale(to, at("1.0.0.3", 5353), false) && made.is_stale(to, to, false),
             "{to:?}"
         );
     }
     assert!(
-        !made.is_stale(at("10.96.0.21", 53), at("1.0.0.9", 53)),
+        !made.is_stale(at("10.96.0.21", 53), at("1.0.0.9", 53), false),
         "to somebody else"
     );
+    let foreign = at("192.0.2.1", 30053);
+    assert!(
+        !made.is_stale(foreign, foreign, true) && made.is_stale(front, front, true),
+        "a pod's flow to the same port of another host"
+    );
     let less = update(&mut proxy, name(), Some(service), vec![slice(5353, &["1.0.0.3 n2"])]);
-    assert!(less.datagrams.unwrap().is_stale(front, at("1.0.0.1", 5353)));
+    assert!(less.datagrams.unwrap().is_stale(front, at("1.0.0.1", 5353), false));
     let gone = update(&mut proxy, name(), None, Vec::new());
-    assert!(gone.datagrams.unwrap().is_stale(front, at("1.0.0.3", 5353)));
+    assert!(gone.datagrams.unwrap().is_stale(front, at("1.0.0.3", 5353), false));
 }
 
 #[test]
@@ -222,6 +227,9 @@ fn datagrams_to_an_address_that_another_service_has_are_left_alone() {
     update(&mut proxy, named("second"), wants("second", "10.96.0.2", 2), second);
     let now = proxy.datagrams();
     let outer = (address("198.51.100.1"), 53);
-    assert!(!now.is_stale(outer, (address("1.0.0.1"), 53)), "the owner's endpoint");
-    assert!(now.is_stale(outer, (address("1.0.0.2"), 53)), "the other's");
+    assert!(
+        !now.is_stale(outer, (address("1.0.0.1"), 53), false),
+        "the owner's endpoint"
+    );
+    assert!(now.is_stale(outer, (address("1.0.0.2"), 53), false), "the other's");
 }
