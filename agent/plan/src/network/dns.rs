@@ -286,10 +286,15 @@ fn label(endpoint: &Endpoint) -> String {
         .details
         .as_ref()
         .and_then(|details| details.hostname.as_deref());
-    hostname.map_or_else(
-        || endpoint.address.to_string().replace(['.', ':'], "-"),
-        str::to_ascii_lowercase,
-    )
+    let dashed = || {
+        let mut label = endpoint.address.to_string().replace(['.', ':'], "-");
+        // No label ends with a dash: `endpointHostname` of CoreDNS's kubernetes plugin.
+        if label.ends_with('-') {
+            label.push('0');
+        }
+        label
+    };
+    hostname.map_or_else(dashed, str::to_ascii_lowercase)
 }
 
 fn pointers(directory: &impl Directory, domain: &str, address: IpAddr, kind: Kind) -> Answer {

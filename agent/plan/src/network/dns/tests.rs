@@ -173,3 +173,12 @@ fn no_name_is_absent_before_all_are_known() {
     assert_eq!(asked("7.0.96.10.in-addr.arpa", Kind::Ptr), Answer::Unknown);
     assert_eq!(asked("example.org", Kind::A), Answer::Foreign);
 }
+
+#[test]
+fn labels_of_addresses_do_not_end_with_a_dash() {
+    let slice = json!({"addressType": "IPv6", "endpoints": [{"addresses": ["fd00::5"]}, {"addresses": ["fd00:1::"]}],
+        "metadata": {"namespace": "shop", "name": "s", "labels": {"kubernetes.io/service-name": "web"}}});
+    let (_, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
+    let labels: Vec<String> = slice.endpoints.iter().map(label).collect();
+    assert_eq!(labels, ["fd00--5", "fd00-1--0"]);
+}
