@@ -245,6 +245,9 @@ impl<D: Directory> Handler<D> {
             });
             let own = own.into_iter().filter_map(|data| record(&owner, data));
             reply.answers.extend(own);
+            if kind == RecordType::SOA && text.trim_end_matches('.') == self.domain {
+                reply.answers.extend(self.authority());
+            }
             let additional = additional.into_iter();
             let additional =
                 additional.filter_map(|(name, address)| record(&Name::from_ascii(name).ok()?, Data::Address(address)));

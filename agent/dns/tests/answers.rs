@@ -182,6 +182,12 @@ async fn names_of_the_cluster_are_answered_and_others_are_asked_for() {
         asked(&server, "web.shop.svc.elsewhere.test.", RecordType::A).await,
         Err(ResponseCode::ServFail)
     );
+    let apex = asked(&server, "cluster.local.", RecordType::SOA).await.unwrap();
+    assert!(
+        apex.iter()
+            .any(|soa| soa.starts_with("ns.dns.cluster.local. hostmaster.cluster.local. 1 ")),
+        "{apex:?}"
+    );
     let looped = asked(&server, "loop.shop.svc.cluster.local.", RecordType::A).await;
     assert_eq!(looped, Err(ResponseCode::NoError), "aliases in a circle end");
 }
