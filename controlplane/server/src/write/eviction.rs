@@ -61,7 +61,8 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         };
         let charge = budget::charge(context, pod, now)?;
         if pod.metadata.deletion_timestamp.is_none() {
-            set_condition(pod, evicted(Time(now)));
+            let condition = evicted(pod.metadata.generation, Time(now));
+            set_condition(pod, condition);
         }
         Ok(charge.into_iter().collect())
     })
@@ -71,13 +72,14 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     shape::status(representation.encoding, StatusCode::CREATED, &answer)
 }
 
-fn evicted(now: Time) -> PodCondition {
+fn evicted(generation: Option<i64>, now: Time) -> PodCondition {
     PodCondition {
         type_: "DisruptionTarget".to_owned(),
         status: "True".to_owned(),
         reason: Some("EvictionByEvictionAPI".to_owned()),
         message: Some("Eviction API: evicting".to_owned()),
         last_transition_time: Some(now),
+        observed_generation: generation,
         ..PodCondition::default()
     }
 }

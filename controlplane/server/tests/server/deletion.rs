@@ -394,7 +394,7 @@ async fn an_eviction_is_a_deletion_with_a_reason() {
     assert!(
         conditions
             .iter()
-            .any(|condition| condition["reason"] == "EvictionByEvictionAPI"),
+            .any(|condition| condition["reason"] == "EvictionByEvictionAPI" && condition["observedGeneration"] == 1),
         "{pod}"
     );
 }
