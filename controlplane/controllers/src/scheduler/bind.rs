@@ -10,7 +10,7 @@ use controlplane_plan::step::{CLAIMS, PODS, PatchKind, Target, VOLUMES};
 use controlplane_plan::storage::claims::claim_reference;
 use controlplane_plan::storage::{SELECTED_NODE, is_bound};
 use http::Method;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -96,11 +96,7 @@ async fn bind_claims(
     for bond in bonds {
         match bond {
             Bond::Take(claim, volume) => {
-                let named = volume
-                    .spec
-                    .as_ref()
-                    .and_then(|spec| spec.claim_ref.as_ref()?.uid.as_deref());
-                if named != Some(uid(&**claim)) {
+                if assigned(volume) != Some(uid(&**claim)) {
                     change(context, &target(VOLUMES, &**volume), &claim_reference(volume, claim)).await?;
                 }
             }
@@ -166,6 +162,11 @@ fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result
             continue;
         }
         all = false;
+        if let Bond::Take(_, volume) = bond
+            && let Some(reason) = lost(context, claim, volume)
+        {
+            return Err(reason);
+        }
         let seen = now.metadata.resource_version != claim.metadata.resource_version;
         let selected = annotation(&now.metadata, SELECTED_NODE) == Some(node);
         if matches!(bond, Bond::Make(_)) && seen && !selected {
@@ -173,6 +174,23 @@ fn are_bound(context: &Context, pod: &Pod, node: &str, bonds: &[Bond]) -> Result
         }
     }
     Ok(all)
+}
+
+/// Reason why a volume that was assigned to a claim will not be bound to it.
+fn lost(context: &Context, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<String> {
+    let now = context.caches.volumes.get(&Key::new("", name(volume)));
+    let Some(now) = now.filter(|now| uid(&**now) == uid(volume)) else {
+        return Some(format!("persistentvolume {:?} is gone", name(volume)));
+    };
+    // The assignment may not have been seen yet.
+    let is_newer = now.metadata.resource_version != volume.metadata.resource_version;
+    let is_reset = is_newer && assigned(&now) != Some(uid(claim));
+    is_reset.then(|| format!("ClaimRef got reset for pv {:?}", name(volume)))
+}
+
+/// Uid of the claim that a volume is assigned to.
+fn assigned(volume: &PersistentVolume) -> Option<&str> {
+    volume.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
 }
 
 async fn settle(context: &Context, key: &Key, pod: &Pod, node: &str) -> Result<(), String> {

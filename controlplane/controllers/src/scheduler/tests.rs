@@ -1,3 +1,4 @@
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, from_value, json};
 
@@ -99,8 +100,8 @@ async fn a_relabeled_or_smaller_pod_wakes_those_that_wait() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_victim_that_waits_for_its_claims_goes_back_to_the_queue() {
+/// A scheduler with a node, and a claim in a class that waits for its first consumer.
+fn with_claim() -> (Caches, Arc<Scheduler>) {
     let caches = Caches::new();
     let scheduler = Scheduler::listen(&caches);
     let node = json!({ "metadata": { "name": "n1" }, "status": { "allocatable": { "cpu": "1", "pods": "10" } } });
@@ -114,16 +115,60 @@ async fn a_victim_that_waits_for_its_claims_goes_back_to_the_queue() {
         "spec": { "storageClassName": "local", "accessModes": ["ReadWriteOnce"] },
     });
     caches.claims.replace(vec![from_value(claim).unwrap()], 1, 1);
-    let wanting = |name: &str, priority: i32, volumes: Value| -> Pod {
-        let containers = json!([{ "name": "a", "resources": { "requests": { "cpu": "1" } } }]);
+    (caches, scheduler)
+}
+
+fn wanting(name: &str, priority: i32, volumes: &Value) -> Pod {
+    let containers = json!([{ "name": "a", "resources": { "requests": { "cpu": "1" } } }]);
+    from_value(json!({
+        "metadata": { "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1" },
+        "spec": { "priority": priority, "volumes": volumes, "containers": containers },
+    }))
+    .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_gone_or_given_away_ends_the_wait_for_it() {
+    let volume = |revision: &str, claim: Value| -> PersistentVolume {
         from_value(json!({
-            "metadata": { "name": name, "namespace": "ns", "uid": name, "resourceVersion": "1" },
-            "spec": { "priority": priority, "volumes": volumes, "containers": containers },
+            "metadata": { "name": "v", "uid": "v", "resourceVersion": revision },
+            "spec": { "storageClassName": "local", "accessModes": ["ReadWriteOnce"],
+                "capacity": { "storage": "1Gi" }, "claimRef": claim },
+            "status": { "phase": "Available" },
         }))
         .unwrap()
     };
+    let assigned = json!({ "namespace": "ns", "name": "data", "uid": "u" });
+    for (last, because) in [
+        (vec![volume("3", Value::Null)], "ClaimRef got reset for pv \"v\""),
+        (Vec::new(), "persistentvolume \"v\" is gone"),
+    ] {
+        let (caches, scheduler) = with_claim();
+        caches.volumes.replace(vec![volume("1", Value::Null)], 1, 1);
+        let data = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
+        caches.pods.replace(vec![wanting("a", 0, &data)], 1, 1);
+        let context = context_on(caches, |_, _, _| (200, json!({})));
+        let key = Key::new("ns", "a");
+        assert_eq!(scheduler.lock().queue.take().as_ref(), Some(&key));
+        let mut binding = scheduler.decide(&context, &key).unwrap();
+        for volumes in [None, Some(vec![volume("2", assigned.clone())])] {
+            if let Some(volumes) = volumes {
+                context.caches.volumes.replace(volumes, 2, 1);
+            }
+            let waited = tokio::time::timeout(Duration::from_secs(1), &mut binding).await;
+            assert!(waited.is_err(), "its claim is not bound");
+        }
+        context.caches.volumes.replace(last, 3, 1);
+        let result = binding.await.unwrap().result;
+        assert_eq!(result.err().map(|reason| reason.to_string()).as_deref(), Some(because));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_victim_that_waits_for_its_claims_goes_back_to_the_queue() {
+    let (caches, scheduler) = with_claim();
     let data = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data" } }]);
-    caches.pods.replace(vec![wanting("low", 0, data)], 1, 1);
+    caches.pods.replace(vec![wanting("low", 0, &data)], 1, 1);
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = asked.clone();
     let context = context_on(caches, move |method, uri, _| {
@@ -136,7 +181,7 @@ async fn a_victim_that_waits_for_its_claims_goes_back_to_the_queue() {
     let waited = tokio::time::timeout(Duration::from_secs(1), &mut binding).await;
     assert!(waited.is_err(), "its claim is not bound");
 
-    context.caches.pods.apply(wanting("high", 9, json!([])), false);
+    context.caches.pods.apply(wanting("high", 9, &json!([])), false);
     assert_eq!(scheduler.lock().queue.take().as_ref(), Some(&high));
     let preemption = scheduler.decide(&context, &high).unwrap();
     assert!(preemption.await.is_none());
