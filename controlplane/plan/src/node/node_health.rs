@@ -190,6 +190,17 @@ fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
     })
 }
 
+/// True if this controller sets the taint; users may set its key with another effect.
+fn is_managed(taint: &Taint) -> bool {
+    let of_ready = [NOT_READY, UNREACHABLE].contains(&taint.key.as_str());
+    let of_others = taint.key == UNSCHEDULABLE || PRESSURES.iter().any(|(_, key)| taint.key == *key);
+    match taint.effect.as_str() {
+        "NoSchedule" => of_ready || of_others,
+        "NoExecute" => of_ready,
+        _ => false,
+    }
+}
+
 /// Sets the taints that this controller manages according to the conditions; others are kept.
 fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
     let old = node
@@ -197,10 +208,6 @@ fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
         .as_ref()
         .and_then(|spec| spec.taints.clone())
         .unwrap_or_default();
-    let managed = |taint: &Taint| {
-        [NOT_READY, UNREACHABLE, UNSCHEDULABLE].contains(&taint.key.as_str())
-            || PRESSURES.iter().any(|(_, key)| taint.key == *key)
-    };
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     let trouble = match condition(node, "Ready").map(|ready| ready.status.as_str()) {
         Some("True") => None,
@@ -226,7 +233,7 @@ fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
     }
     let mut taints: Vec<Taint> = old
         .iter()
-        .filter(|taint| !managed(taint) || wanted.contains(&(taint.key.as_str(), taint.effect.as_str())))
+        .filter(|taint| !is_managed(taint) || wanted.contains(&(taint.key.as_str(), taint.effect.as_str())))
         .cloned()
         .collect();
     for (key, effect) in wanted {

@@ -108,6 +108,21 @@ fn a_node_that_came_back_loses_our_taints_and_keeps_others() {
     );
 }
 
+#[test]
+fn our_keys_with_a_users_effect_stay() {
+    let check = |key: &str, effect: &str, expected: &Expect| {
+        let taints = json!([{ "key": key, "effect": effect }]);
+        let patient = pod(&json!([{ "operator": "Exists" }]));
+        check(&node("True", &taints), &patient, 1, true, expected);
+    };
+    let (kept, lost) = (expect![" again in 49s"], expect!["patch Node n1 again in 49s"]);
+    check("node.kubernetes.io/memory-pressure", "NoExecute", &kept);
+    check("node.kubernetes.io/unschedulable", "NoExecute", &kept);
+    check("node.kubernetes.io/not-ready", "PreferNoSchedule", &kept);
+    check("node.kubernetes.io/memory-pressure", "NoSchedule", &lost);
+    check("node.kubernetes.io/not-ready", "NoExecute", &lost);
+}
+
 /// Only the node controller sets `timeAdded`: a user's taint counts from when it was first seen.
 #[test]
 fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
