@@ -161,15 +161,17 @@ fn range(spec: &StatefulSetSpec) -> Range<i32> {
 
 impl View<'_> {
     fn perform(&self, deleted: bool, backoff: &mut Backoff, plan: &mut Plan) {
-        let mut work = Work::default();
+        let (mut first, mut work) = (Work::default(), Work::default());
         if !deleted {
             // Steps found before a stop are performed.
-            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(backoff, &mut work);
+            let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.work(backoff, &mut first, &mut work);
         }
         if !deleted {
             plan.stage(self.revisions.steps.clone());
         }
         let tolerant = plan.stages.len();
+        plan.stage(first.claims);
+        plan.stage(first.pods);
         plan.stage(work.claims);
         plan.stage(work.pods);
         // The status is also updated if a pod cannot be created or deleted (`performUpdate`).
@@ -184,7 +186,12 @@ impl View<'_> {
         }
     }
 
-    fn work(&self, backoff: &mut Backoff, work: &mut Work) -> ControlFlow<()> {
+    /// Finds the steps; those of `first` come before those of `work`.
+    fn work(&self, backoff: &mut Backoff, first: &mut Work, work: &mut Work) -> ControlFlow<()> {
+        // Pods beyond the range may have the quota that missing ones within it need.
+        if !self.ordered() {
+            self.remove_condemned(first)?;
+        }
         // While creation fails, one attempt is enough.
         let limit = if self.snapshot.failure.is_some() { 1 } else { BURST };
         for ordinal in range(self.spec) {
@@ -193,10 +200,9 @@ impl View<'_> {
                 return ControlFlow::Break(());
             }
         }
-        for (ordinal, pod) in self.condemned.iter().rev() {
-            work.claims.extend(self.owners_of_claims(*ordinal, &target(PODS, *pod)));
+        if self.ordered() {
+            self.remove_condemned(work)?;
         }
-        self.remove_condemned(work)?;
         self.update(work);
         ControlFlow::Continue(())
     }
@@ -231,6 +237,9 @@ impl View<'_> {
     /// Deletes pods beyond the range; if ordered, one after the other, and only unhealthy ones
     /// while there are any (`processCondemned`).
     fn remove_condemned(&self, work: &mut Work) -> ControlFlow<()> {
+        for (ordinal, pod) in self.condemned.iter().rev() {
+            work.claims.extend(self.owners_of_claims(*ordinal, &target(PODS, *pod)));
+        }
         let broken = |pod: &Pod| phase(pod) != "Running" || self.is_unavailable(pod);
         let first_broken = self.condemned.iter().find(|(_, pod)| self.is_unavailable(pod));
         for (ordinal, pod) in self.condemned.iter().rev() {

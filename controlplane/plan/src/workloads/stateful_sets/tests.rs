@@ -326,6 +326,10 @@ fn a_refusal_is_tried_once_and_the_status_is_told_whatever_becomes_of_it() {
     let plan = planned(&with_pods(&parallel(), &[]), Some(&failure));
     expect!["create Pod web-0 (SuccessfulCreate: Create Pod web-0 in StatefulSet web successful) -> patch StatefulSet web/status"].assert_eq(&plan.to_string());
     assert_eq!(plan.tolerant, Some(0));
+    // Pods beyond the range go first: they may have the quota.
+    let two = json!({ "podManagementPolicy": "Parallel", "replicas": 2 });
+    let plan = planned(&with_pods(&two, &["0 ready", "2 ready"]), Some(&failure));
+    expect!["delete Pod web-2 (SuccessfulDelete: Delete Pod web-2 in StatefulSet web successful) -> create Pod web-1 (SuccessfulCreate: Create Pod web-1 in StatefulSet web successful) -> patch StatefulSet web/status"].assert_eq(&plan.to_string());
     // The reference names a revision, which must exist.
     let plan = planned(&set(&parallel()), None);
     assert_eq!((plan.stages.len(), plan.tolerant), (3, Some(1)), "{plan}");
