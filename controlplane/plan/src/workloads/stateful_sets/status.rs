@@ -26,10 +26,8 @@ impl View<'_> {
             .saturating_sub(outdated)
             .max(0);
         let mut current_revision = &self.revisions.current.name;
-        let strategy = self.spec.update_strategy.as_ref();
-        let rolling = strategy.is_none_or(|strategy| strategy.type_.as_deref() != Some("OnDelete"));
         let wanted = self.spec.replicas.unwrap_or(1);
-        if rolling && [updated, ready, replicas].iter().all(|count| *count == wanted) {
+        if [updated, ready, replicas].iter().all(|count| *count == wanted) {
             current = updated;
             current_revision = &self.revisions.update.name;
         }

@@ -336,6 +336,23 @@ fn a_refusal_is_tried_once_and_the_status_is_told_whatever_becomes_of_it() {
 }
 
 #[test]
+fn the_revisions_agree_when_a_user_has_deleted_all_old_pods() {
+    let strategy = json!({ "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } });
+    let mut world = with_pods(&strategy, &["0 ready", "1 ready", "2 ready old"]);
+    let revisions = |world: &World| {
+        let status = world.all::<StatefulSet>("StatefulSet").swap_remove(0).status.unwrap();
+        (status.current_revision.unwrap(), status.update_revision.unwrap())
+    };
+    world.perform(&planned(&world, None));
+    let (current, update) = revisions(&world);
+    assert_eq!(current, "web-old");
+    let label = json!({ "metadata": { "labels": { "controller-revision-hash": update } } });
+    world.patch("Pod", "web-2", &label);
+    world.perform(&planned(&world, None));
+    assert_eq!(revisions(&world), (update.clone(), update));
+}
+
+#[test]
 fn a_pod_gets_its_labels_back() {
     let mut world = with_pods(&json!({ "replicas": 1 }), &["0 ready"]);
     let key = "statefulset.kubernetes.io/pod-name";
