@@ -7,7 +7,7 @@ use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
 
 use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, priority, schedule::Judge};
 use crate::node::departure::{Why, delete, mark};
-use crate::objects::{Meta as _, name, selects, uid};
+use crate::objects::{Meta as _, matches, name, uid};
 use crate::pod::Pod;
 use crate::step::Plan;
 
@@ -194,10 +194,11 @@ fn weigh(candidates: &mut [Candidate<'_>], budgets: &[Arc<PodDisruptionBudget>])
     }
 }
 
-/// True if a budget covers the pod and has not already counted its disruption.
+/// True if a budget covers the pod and has not already counted its disruption. An empty selector
+/// covers all pods of the namespace, a missing one none.
 fn guards(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let chosen = selector.is_some_and(|selector| selects(selector, pod.metadata.labels()));
+    let chosen = selector.is_some_and(|selector| matches(selector, pod.metadata.labels()));
     let disrupted = budget.status.as_ref().and_then(|status| status.disrupted_pods.as_ref());
     chosen
         && budget.metadata.namespace.as_deref() == Some(pod.metadata.namespace())

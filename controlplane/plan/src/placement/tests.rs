@@ -1,3 +1,4 @@
+mod budgets;
 mod near;
 
 use std::sync::Arc;
@@ -359,25 +360,6 @@ fn displaces_the_least_important_where_that_costs_least() {
     // its priority is the lowest.
     assert_eq!(displaced(&cache, &ranked("x", "2", 9), &[guard]), "n1: a c");
     assert_eq!(format!("{cache:?}"), before);
-}
-
-#[test]
-fn spares_those_whose_budgets_want_it() {
-    let mut cache = cache(&[node("n1", "2", &json!({}))]);
-    cache.place(&ranked("a", "1", 1), "n1", false);
-    let mut other = Arc::unwrap_or_clone(ranked("b", "1", 2));
-    other.metadata = serde_json::from_value(json!({ "name": "b", "namespace": "default", "uid": "b" })).unwrap();
-    cache.place(&Arc::new(other), "n1", false);
-    let guard = |labels: Value| {
-        json!({
-            "metadata": { "name": "g", "namespace": "default" }, "spec": { "selector": { "matchLabels": labels } },
-            "status": { "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1, "disruptionsAllowed": 0 },
-        })
-    };
-    let high = ranked("x", "1", 9);
-    assert_eq!(displaced(&cache, &high, &[]), "n1: a");
-    assert_eq!(displaced(&cache, &high, &[guard(json!({ "app": "web" }))]), "n1: b");
-    assert_eq!(displaced(&cache, &high, &[guard(json!({}))]), "n1: a");
 }
 
 #[test]
