@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 
 use crate::objects::Meta as _;
-use crate::pod::{Pod, phase};
+use crate::pod::{Pod, is_finished, phase};
 
 /// Time after a pod's start in which its CPU usage counts only while it is ready.
 const INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);
@@ -269,7 +269,7 @@ impl Metric<'_> {
         let mut groups = Groups::default();
         for pod in pods {
             let name = pod.metadata.name().to_owned();
-            if pod.metadata.is_deleting() || phase(pod) == "Failed" {
+            if pod.metadata.is_deleting() || is_finished(pod) {
                 groups.ignored.insert(name);
                 continue;
             }

@@ -22,15 +22,19 @@ fn autoscaler(more: &Value) -> HorizontalPodAutoscaler {
 }
 
 /// Pods that request 100m each, with their usage: `50`, `-` for one without a sample, `unready`,
-/// `pending`, `gone`.
+/// `pending`, `gone`, `done`.
 fn pods(uses: &[&str]) -> (Vec<Pod>, Samples) {
     let mut samples = Samples::new();
     let pods = uses.iter().enumerate().map(|(index, used)| {
         let name = format!("web-{index}");
         let ready = if *used == "unready" { "False" } else { "True" };
-        let phase = if *used == "pending" { "Pending" } else { "Running" };
+        let phase = match *used {
+            "pending" => "Pending",
+            "done" => "Succeeded",
+            _ => "Running",
+        };
         let deleted = (*used == "gone").then_some("2026-01-01T00:59:00Z");
-        if *used != "-" {
+        if !["-", "done"].contains(used) {
             let milli = used.parse().unwrap_or(100);
             let window = SignedDuration::from_secs(15);
             samples.insert(
@@ -104,7 +108,7 @@ fn replicas_follow_the_load() {
         { "type": "Percent", "value": 100, "periodSeconds": 15 },
     ] } } });
     let tolerant = json!({ "behavior": { "scaleUp": { "tolerance": "300m" } } });
-    let cases: [(&Value, &[&str], String); 14] = [
+    let cases: [(&Value, &[&str], String); 15] = [
         (&none, &["100"], format!("2 {MORE} DesiredWithinRange")),
         (&none, &["50", "50"], SAME.to_owned()),
         (&none, &["54", "54"], SAME.to_owned()),
@@ -129,6 +133,12 @@ fn replicas_follow_the_load() {
         (&none, &["100", "pending"], SAME.to_owned()),
         (&none, &["100", "gone"], SAME.to_owned()),
         (&at_once, &["10", "-"], SAME.to_owned()),
+        // A finished pod has no part in it.
+        (
+            &at_once,
+            &["10", "done"],
+            "1 (All metrics below target) ValidMetricFound DesiredWithinRange".to_owned(),
+        ),
     ];
     for (more, uses, expected) in cases {
         assert_eq!(sized(more, uses), expected, "{uses:?}");
