@@ -157,3 +157,25 @@ async fn what_is_out_of_bounds_is_refused() {
     let fits = api.post(PODS, &asking(&memory("500m", "1", "1Gi"))).await;
     assert_eq!(fits.code, StatusCode::CREATED, "{}", fits.text());
 }
+
+#[tokio::test]
+async fn a_claim_that_is_older_than_the_limits_can_be_changed_otherwise() {
+    const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let api = Api::start().await;
+    let claim = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}})
+    };
+    assert_eq!(api.post(CLAIMS, &claim("a")).await.code, StatusCode::CREATED);
+    let least = json!([{"type": "PersistentVolumeClaim", "min": {"storage": "2Gi"}}]);
+    range(&api, &least).await;
+    let refused = api.post(CLAIMS, &claim("b")).await;
+    assert_eq!(
+        refused.message(),
+        "persistentvolumeclaims \"b\" is forbidden: minimum storage usage per PersistentVolumeClaim is 2Gi, but request \
+         is 1Gi"
+    );
+    let change = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n"}}});
+    let changed = api.patch(&format!("{CLAIMS}/a"), "merge-patch+json", &change).await;
+    assert_eq!(changed.code, StatusCode::OK, "{}", changed.text());
+}

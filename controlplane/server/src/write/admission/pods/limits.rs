@@ -113,6 +113,7 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
     let pod = object.as_any().downcast_ref::<Pod>();
     let pod = pod.filter(|_| resized || review.is_new());
     let claim = object.as_any().downcast_ref::<PersistentVolumeClaim>();
+    let claim = claim.filter(|claim| !keeps_requests(review, claim));
     if pod.is_none() && claim.is_none() {
         return Ok(());
     }
@@ -132,4 +133,14 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
         return Err(review.forbid(object, because));
     }
     Ok(())
+}
+
+/// True if an update leaves a claim's requests as they were: they may be older than the limits, and
+/// the claim still has to be bound, say.
+fn keeps_requests(review: &Review<'_>, claim: &PersistentVolumeClaim) -> bool {
+    let requests = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.resources.as_ref()?.requests.clone();
+    let old = review
+        .old
+        .and_then(|old| old.as_any().downcast_ref::<PersistentVolumeClaim>());
+    old.is_some_and(|old| requests(old) == requests(claim))
 }
