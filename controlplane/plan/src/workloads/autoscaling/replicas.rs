@@ -298,7 +298,12 @@ impl Metric<'_> {
             let spec = pod.spec.as_deref().unwrap_or(&empty);
             let own = spec.resources.as_ref().and_then(|own| own.requests.as_ref());
             let request = if self.container.is_none() && own.is_some_and(|own| !own.is_empty()) {
-                let request = pod::requests(spec).get(self.resource).copied();
+                // What the runtime needs beside the containers is in no sample.
+                let bare = PodSpec {
+                    overhead: None,
+                    ..spec.clone()
+                };
+                let request = pod::requests(&bare).get(self.resource).copied();
                 request.map(Quantity::milli).ok_or_else(|| self.no_request(pod, None))
             } else {
                 self.containers_request(pod, spec)

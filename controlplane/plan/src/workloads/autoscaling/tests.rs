@@ -146,6 +146,31 @@ fn replicas_follow_the_load() {
 }
 
 #[test]
+fn a_runtimes_overhead_is_no_request() {
+    let (mut all, samples) = pods(&["100"]);
+    let started = "2026-01-01T00:00:00Z";
+    all[0] = serde_json::from_value(json!({
+        "metadata": { "name": "web-0" },
+        "spec": { "containers": [{ "name": "main" }], "resources": { "requests": { "cpu": "100m" } },
+            "overhead": { "cpu": "100m" } },
+        "status": { "phase": "Running", "startTime": started, "conditions": [
+            { "type": "Ready", "status": "True", "lastTransitionTime": started },
+        ] },
+    }))
+    .unwrap();
+    let found = round(
+        &autoscaler(&json!({})),
+        1,
+        Ok(Measure::Samples(samples)),
+        &all,
+        &mut Memory::default(),
+        now(),
+    );
+    expect!["2 (cpu resource utilization (percentage of request) above target) ValidMetricFound DesiredWithinRange"]
+        .assert_eq(&found);
+}
+
+#[test]
 fn sizes_outside_the_range_are_brought_into_it() {
     expect!["3 (Current number of replicas below Spec.MinReplicas) "]
         .assert_eq(&sized(&json!({ "minReplicas": 3 }), &["50"]));
