@@ -255,6 +255,9 @@ fn assert_waits(node: &Node) -> anyhow::Result<()> {
                unknown";
     assert_eq!(ended["message"], why);
     node.event("cannot", &format!("Warning Failed: Error: {why}"))?;
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+    let text = format!("Warning BackOff: Back-off restarting failed container main in pod cannot_default({uid})");
+    node.event("cannot", &text)?;
     node.until("lacks", &[(reason, "CreateContainerConfigError".into())])?;
     node.event("lacks", "Warning Failed: Error: configmap \"nothere\" not found")
 }

@@ -158,18 +158,26 @@ impl Worker {
         {
             instance.state = State::Exited(exit.clone());
         }
-        let stopped = {
-            let memory = self.memory(container);
-            memory.startup = None;
-            memory.readiness = None;
-            memory.liveness = None;
-            memory.post_start = false;
-            memory.stopping.take().is_some()
-        };
-        let delay = self.memory(container).back_off.delay_seconds(exit.finished_at);
+        let memory = self.memory(container);
+        memory.startup = None;
+        memory.readiness = None;
+        memory.liveness = None;
+        memory.post_start = false;
+        let (stopped, renewal) = (memory.stopping.take().is_some(), memory.renewal);
+        let ends = self.view.winding_down.is_some() || lifecycle::is_reset_due(&self.pod, &self.view);
+        // A container that a probe or a hook has failed is backed off as if it had ended by itself.
+        if !(stopped && (renewal || ends)) {
+            self.tell_back_off(container, exit);
+        }
+    }
+
+    /// Records an event if a container that has ended waits for its restart.
+    pub(super) fn tell_back_off(&mut self, container: &str, exit: &Exit) {
+        let memory = self.memory(container);
+        let (delay, revival) = (memory.back_off.delay_seconds(exit.finished_at), memory.revival);
         let wanted = pods::container(&self.pod, container);
-        let restarts = wanted.is_some_and(|wanted| pods::restarts(&self.pod, &wanted, exit.code));
-        if delay > 0 && restarts && !stopped && pods::deletion_grace(&self.pod).is_none() {
+        let restarts = revival || wanted.is_some_and(|wanted| pods::restarts(&self.pod, &wanted, exit.code));
+        if delay > 0 && restarts && pods::deletion_grace(&self.pod).is_none() {
             let message = format!(
                 "Back-off restarting failed container {container} in pod {}_{}({})",
                 pods::name(&self.pod),

@@ -134,11 +134,15 @@ impl Worker {
             if let Some(finished) = finished {
                 memory.back_off = memory.back_off.next(finished);
             }
+            let exit = instance.exit().cloned();
             self.view
                 .instances
                 .entry(container.to_owned())
                 .or_default()
                 .push(*instance);
+            if let Some(exit) = exit {
+                self.tell_back_off(container, &exit);
+            }
             return;
         }
         let seconds = match failure.reason {
