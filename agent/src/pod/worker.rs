@@ -322,6 +322,7 @@ impl Worker {
     fn step(&mut self) -> Option<Timestamp> {
         loop {
             let now = self.now();
+            let look = self.look_for_images(now);
             let Plan { actions, wake } = if self.gone {
                 lifecycle::abandon(&self.pod, &self.view, now)
             } else {
@@ -336,7 +337,8 @@ impl Worker {
             }
             let publish = self.publish(now);
             let resize = self.retry_resize(now);
-            let wakes = [wake, publish, resize, self.patience.filter(|patience| *patience > now)];
+            let patience = self.patience.filter(|patience| *patience > now);
+            let wakes = [wake, look, publish, resize, patience];
             self.give_room(now);
             if self.settle_final_status() {
                 continue;

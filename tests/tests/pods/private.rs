@@ -118,8 +118,16 @@ fn a_private_image_is_for_pods_that_have_its_credentials() -> anyhow::Result<()>
     for (pod, secret) in [("same", "mine"), ("alike", "alike")] {
         assert_eq!(run(&machine, pod, image, "Never", Some(secret))?, "", "{pod}");
     }
-    // The same image, imported without a registry.
-    machine.import(&images::archive("busybox")?)?;
+    // The same image, imported without a registry; a pod that waits for it begins.
+    let (early, archive) = ("skiff.local/early:1", images::archive("busybox")?);
+    assert_eq!(run(&machine, "early", early, "Never", None)?, "ErrImageNeverPull");
+    machine.import(&archive)?;
+    machine.skiff(["image", "import", "--name", early, &archive.display().to_string()])?;
+    eventually("the pod that was early runs", || {
+        let said = machine.kubectl(["get", "pod", "early", "-o=jsonpath={.status.phase}"]);
+        let said = said.map_err(|error| error.to_string())?;
+        if said == "Running" { Ok(()) } else { Err(said) }
+    })?;
     let list = machine.skiff(["image", "list"])?;
     let mut words = list.split_whitespace();
     let imported = words.find(|word| word.starts_with("skiff.local/busybox:"));

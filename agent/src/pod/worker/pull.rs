@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::after;
-use agent_plan::pod::observed::Image;
+use agent_plan::pod::observed::{Image, Sandbox};
 use agent_plan::pod::{pods, restart};
+use agent_plan::{Timestamp, after};
 use image::Credentials;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::sync::Semaphore;
@@ -21,6 +21,9 @@ use crate::client::events::Kind;
 use crate::context::Context;
 use crate::images::credentials::Key;
 use crate::images::{Failure, shown};
+
+/// Interval of looks whether an image that could not be pulled is present by now.
+const LOOK_SECONDS: i64 = 10;
 
 /// Image that a container needs.
 #[derive(Clone)]
@@ -144,6 +147,39 @@ impl Worker {
             return Err(absent(name));
         }
         Ok(false)
+    }
+
+    /// Ends the back-off of images that have been imported, or pulled for another pod, as a kubelet
+    /// notices when it synchronizes the pod; returns when to look again.
+    pub(super) fn look_for_images(&mut self, now: Timestamp) -> Option<Timestamp> {
+        if self.view.sandbox == Sandbox::Removed {
+            return None;
+        }
+        let waits = self.view.memory.iter().filter_map(|(container, memory)| {
+            let Image::Failed { until, name, .. } = &memory.image else {
+                return None;
+            };
+            (*until > now).then(|| (container.clone(), name.clone()))
+        });
+        let waits: Vec<(String, String)> = waits.collect();
+        let mut again = None;
+        for (container, name) in waits {
+            if !self.is_present(&container, &name) {
+                again = Some(after(now, LOOK_SECONDS));
+            } else if let Image::Failed { until, .. } = &mut self.memory(&container).image {
+                *until = now;
+            }
+        }
+        again
+    }
+
+    /// True if an image of a container is present and not pulled again for it.
+    fn is_present(&self, container: &str, name: &str) -> bool {
+        let wanted = pods::container(&self.pod, container).map(|found| Wanted::by(&self.pod, &found));
+        let mut wanted = wanted.into_iter().flatten().filter(|wanted| wanted.name == name);
+        let image = || self.context.parts.images.resolve(name).ok().flatten();
+        wanted.all(|wanted| wanted.policy != "Always")
+            && image().is_some_and(|image| self.context.pull_records.are_everybodys(&image, name))
     }
 
     /// Records that an image is present and need not be pulled.
