@@ -9,6 +9,7 @@ use std::time::Duration;
 use agent_plan::pod::observed::{Image, Sandbox};
 use agent_plan::pod::{pods, restart};
 use agent_plan::{Timestamp, after};
+use api::duration;
 use image::Credentials;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::sync::Semaphore;
@@ -38,8 +39,9 @@ pub(crate) struct Wanted {
 pub(crate) struct Outcome {
     wanted: Wanted,
     image: Result<Arc<image::Image>, Failure>,
-    /// Duration of the pull; `None` if the image was present and the pod may use it.
-    took: Option<Duration>,
+    /// Duration of the pull, without and with its wait for others; `None` if the image was present
+    /// and the pod may use it.
+    took: Option<(Duration, Duration)>,
 }
 
 impl Wanted {
@@ -247,11 +249,11 @@ impl Worker {
         for Outcome { wanted, image, took } in outcomes {
             match (image, took) {
                 (Ok(image), None) => self.present(container, &wanted, image),
-                (Ok(image), Some(took)) => {
-                    let (name, took) = (&wanted.name, seconds(took));
+                (Ok(image), Some((took, whole))) => {
+                    let (name, took, whole) = (&wanted.name, told(took), told(whole));
                     info!(pod = %self.id(), image = name, took, "pulled");
                     let text = format!(
-                        "Successfully pulled image \"{name}\" in {took} ({took} including waiting). Image size: {} bytes.",
+                        "Successfully pulled image \"{name}\" in {took} ({whole} including waiting). Image size: {} bytes.",
                         image.size
                     );
                     let recorder = &self.context.recorder;
@@ -328,12 +330,10 @@ impl Worker {
     }
 }
 
-fn seconds(took: Duration) -> String {
-    if took.as_millis() < 1000 {
-        format!("{}ms", took.as_millis())
-    } else {
-        format!("{:.3}s", took.as_secs_f64())
-    }
+/// Formats whole milliseconds as Go does.
+fn told(took: Duration) -> String {
+    let milliseconds = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+    duration::text(milliseconds.saturating_mul(1_000_000))
 }
 
 async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, wanted: Wanted) -> Outcome {
@@ -345,14 +345,16 @@ async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, w
     let text = format!("Pulling image \"{}\"", wanted.name);
     let recorder = &context.recorder;
     recorder.pod(pod, wanted.subject(container), Kind::Normal, "Pulling", text);
-    let begun = Instant::now();
+    let waits = Instant::now();
     // A single pod does not queue before all others.
     let _turn = own.acquire().await;
+    let _permit = context.pulls.acquire().await;
+    let begun = Instant::now();
     let image = pull(context, &wanted.name, &keys).await;
     Outcome {
         wanted,
         image,
-        took: Some(begun.elapsed()),
+        took: Some((begun.elapsed(), waits.elapsed())),
     }
 }
 
@@ -384,7 +386,6 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
 
 /// Pulls with the pod's keys, or anonymously if none is accepted; records the key that was used.
 async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Result<Arc<image::Image>, Failure> {
-    let _permit = context.pulls.acquire().await;
     let images = &context.parts.images;
     let shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
     let mut intent = None;
