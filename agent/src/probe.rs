@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use agent_plan::container::environment;
 use agent_plan::pod::pods;
+use api::duration;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction, Pod, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use runtime::ExecSpec;
@@ -188,8 +189,8 @@ async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> O
         .await
     {
         Ok(result) if result.timed_out => Outcome::Failure(format!(
-            "command timed out: \"{shown}\" timed out after {}s",
-            limit.as_secs()
+            "command timed out: \"{shown}\" timed out after {}",
+            told(limit)
         )),
         Ok(result) if result.exit_code == 0 => Outcome::Success,
         Ok(result) => Outcome::Failure(String::from_utf8_lossy(&result.output).into_owned()),
@@ -198,6 +199,11 @@ async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> O
             image::chain(&error)
         )),
     }
+}
+
+/// Formats a duration as Go does.
+fn told(time: Duration) -> String {
+    duration::text(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
 }
 
 fn host(own: Option<&str>, addresses: &[IpAddr]) -> String {

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::io::InspectReader;
 
-use super::{OUTPUT_BYTES, PROBE_AGENT};
+use super::{OUTPUT_BYTES, PROBE_AGENT, told};
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus`, by number.
@@ -58,7 +58,7 @@ type Failure = (String, String);
 
 /// Checks once; the error is the message of the probe's failure.
 pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Result<(), String> {
-    let (deadline, within) = (Instant::now() + limit, shown(limit));
+    let (deadline, within) = (Instant::now() + limit, told(limit));
     let Ok(open) = timeout_at(deadline, connect(address)).await else {
         let why = "context deadline exceeded";
         return Err(format!(
@@ -85,17 +85,6 @@ pub(super) async fn check(address: &str, service: &str, limit: Duration) -> Resu
             DEADLINE_EXCEEDED => late,
             code => format!("error: health rpc probe failed: rpc error: code = {code} desc = {why}"),
         }),
-    }
-}
-
-/// Formats whole seconds as Go does.
-fn shown(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds}s"),
-        (0, _) => format!("{minutes}m{seconds}s"),
-        (_, _) => format!("{hours}h{minutes}m{seconds}s"),
     }
 }
 

@@ -139,6 +139,6 @@ async fn a_server_has_until_the_time_is_over() {
 
 #[test]
 fn times_are_shown_as_go_shows_them() {
-    let all = [1, 60, 95, 3600].map(|seconds| shown(Duration::from_secs(seconds)));
+    let all = [1, 60, 95, 3600].map(|seconds| told(Duration::from_secs(seconds)));
     assert_eq!(all, ["1s", "1m0s", "1m35s", "1h0m0s"]);
 }
