@@ -20,7 +20,9 @@ fn references(pod: &Pod) -> impl Iterator<Item = &str> {
         .spec
         .iter()
         .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
-    named.map(|reference| reference.name.as_str())
+    // Names may be empty: the API admits them, and a kubelet ignores them.
+    let names = named.map(|reference| reference.name.as_str());
+    names.filter(|name| !name.is_empty())
 }
 
 /// Returns the pod's pull secrets; missing ones are reported in an event.
@@ -69,4 +71,21 @@ pub(in crate::pod::worker) async fn keys(context: &Context, pod: &Pod, wanted: &
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_secret_without_a_name_is_none() {
+        let pod = |secrets: Value| -> Pod {
+            from_value(json!({"spec": {"containers": [], "imagePullSecrets": secrets}})).unwrap()
+        };
+        let some = pod(json!([{}, {"name": "a"}, {"name": ""}]));
+        assert_eq!(references(&some).collect::<Vec<_>>(), ["a"]);
+        assert!(!are_named(&pod(json!([{}]))));
+    }
 }
