@@ -183,8 +183,8 @@ pub fn pod_limits(spec: &PodSpec) -> Limits {
     }
 }
 
-/// Value of a `resourceFieldRef`: the limit or request divided and rounded up; without a limit, the
-/// pod-level limit, or the node's allocatable.
+/// Value of a `resourceFieldRef`: the limit or request divided and rounded up; without a limit, which
+/// 0 is as well, the pod-level limit, or the node's allocatable.
 pub fn field(
     pod: &Pod,
     container: &Container,
@@ -195,12 +195,19 @@ pub fn field(
     let resources = container.resources.as_ref();
     let (kind, name) = resource.split_once('.')?;
     let value = match kind {
-        "limits" => get(resources.and_then(|resources| resources.limits.as_ref()), name, milli)
-            .or_else(|| {
-                let whole = pod.spec.as_ref()?.resources.as_ref()?;
-                get(whole.limits.as_ref(), name, milli).filter(|limit| *limit > 0)
-            })
-            .or_else(|| allocatable.get(name).copied())?,
+        "limits" => {
+            let own = get(resources.and_then(|resources| resources.limits.as_ref()), name, milli);
+            let whole = || get(pod.spec.as_ref()?.resources.as_ref()?.limits.as_ref(), name, milli);
+            // `MergeContainerResourceLimits`, pkg/api/v1/resource/helpers.go.
+            let given = || {
+                let stands_in = ["cpu", "memory", "ephemeral-storage"].contains(&name);
+                allocatable.get(name).copied().filter(|_| stands_in)
+            };
+            own.filter(|limit| *limit > 0)
+                .or_else(|| whole().filter(|limit| *limit > 0))
+                .or_else(given)
+                .or_else(|| name.starts_with("hugepages-").then_some(0))?
+        }
         "requests" => get(resources.and_then(|resources| resources.requests.as_ref()), name, milli).unwrap_or(0),
         _ => return None,
     };
@@ -286,10 +293,11 @@ mod tests {
     fn a_field_without_a_limit_tells_that_of_the_pod_or_what_the_node_gives() {
         let pod: Pod = serde_json::from_str(
             r#"{"spec":{"resources":{"limits":{"cpu":"1250m","memory":"0"}},"containers":[
-                {"name":"a"},{"name":"b","resources":{"limits":{"cpu":"3"}}}]}}"#,
+                {"name":"a"},{"name":"b","resources":{"limits":{"cpu":"3","memory":"0"}}}]}}"#,
         )
         .unwrap();
-        let allocatable = BTreeMap::from([("cpu".to_owned(), 8000), ("memory".to_owned(), 4_096_000)]);
+        let allocatable = [("cpu", 8000), ("memory", 4_096_000), ("hugepages-2Mi", 4_096_000)];
+        let allocatable = BTreeMap::from(allocatable.map(|(name, amount)| (name.to_owned(), amount)));
         let told = |name: &str, resource: &str, divisor: Option<&str>| {
             let container = pods::container(&pod, name).unwrap();
             field(&pod, &container, resource, divisor, &allocatable).unwrap()
@@ -299,6 +307,8 @@ mod tests {
         assert_eq!(told("a", "limits.memory", None), "4096", "none is no limit");
         assert_eq!(told("a", "requests.cpu", None), "0");
         assert_eq!(told("b", "limits.cpu", None), "3");
+        assert_eq!(told("b", "limits.memory", None), "4096");
+        assert_eq!(told("a", "limits.hugepages-2Mi", None), "0", "not the node's");
     }
 
     #[test]

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 
 use agent_plan::container::environment::{self, ReferenceError, Sources, Surroundings};
-use agent_plan::pod::pods;
-use agent_plan::resources;
 use agent_plan::volume::tokens::ProjectedToken;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume, VolumeProjection};
 
@@ -307,13 +305,7 @@ fn downward(
         let text = if let Some(field) = &item.field_ref {
             environment::field_value(pod, &field.field_path, surroundings)?
         } else if let Some(reference) = &item.resource_field_ref {
-            let name = reference.container_name.as_deref().unwrap_or_default();
-            let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
-            pods::container(pod, name)
-                .and_then(|container| {
-                    resources::field(pod, &container, &reference.resource, divisor, &surroundings.allocatable)
-                })
-                .ok_or_else(|| ReferenceError::Resource(reference.resource.clone()))?
+            environment::resource_value(pod, None, reference, surroundings)?
         } else {
             String::new()
         };

@@ -3,9 +3,12 @@
 mod file;
 mod variables;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, Pod, Secret};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Secret,
+};
 
 pub use file::{File, Files, wanted};
 pub use variables::{Environment, LONGEST_VALUE, MOST_BYTES, MOST_VARIABLES, expand, expand_all, expand_known};
@@ -78,6 +81,9 @@ pub enum ReferenceError {
     /// The field is not supported.
     #[error("unsupported fieldPath: {0}")]
     Field(String),
+    /// The pod does not have the container.
+    #[error("container {0} not found")]
+    Container(String),
     /// The resource is not supported.
     #[error("unsupported container resource : {0}")]
     Resource(String),
@@ -225,20 +231,7 @@ fn value_of(
         return field_value(pod, &field.field_path, surroundings).map(Some);
     }
     if let Some(reference) = &source.resource_field_ref {
-        let other = reference
-            .container_name
-            .as_deref()
-            .and_then(|name| pods::container(pod, name));
-        let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
-        return resources::field(
-            pod,
-            other.as_deref().unwrap_or(container),
-            &reference.resource,
-            divisor,
-            &surroundings.allocatable,
-        )
-        .map(Some)
-        .ok_or_else(|| ReferenceError::Resource(reference.resource.clone()));
+        return resource_value(pod, Some(container), reference, surroundings).map(Some);
     }
     key_value(pod, &variable.name, source, sources)
 }
@@ -284,6 +277,23 @@ fn key_value(
         }),
         None => Err(no_key("Secret", &reference.name, &reference.key)),
     }
+}
+
+/// Returns the value of a container's resource for the downward API. Without a name, the container is
+/// the `own` one.
+pub fn resource_value(
+    pod: &Pod,
+    own: Option<&Container>,
+    reference: &ResourceFieldSelector,
+    surroundings: &Surroundings,
+) -> Result<String, ReferenceError> {
+    let name = reference.container_name.as_deref().unwrap_or_default();
+    let own = own.filter(|_| name.is_empty()).map(Cow::Borrowed);
+    let container = own.or_else(|| pods::container(pod, name));
+    let container = container.ok_or_else(|| ReferenceError::Container(name.to_owned()))?;
+    let divisor = reference.divisor.as_ref().map(|divisor| divisor.0.as_str());
+    let value = resources::field(pod, &container, &reference.resource, divisor, &surroundings.allocatable);
+    value.ok_or_else(|| ReferenceError::Resource(reference.resource.clone()))
 }
 
 /// Returns the value of a field of the pod for the downward API.

@@ -65,6 +65,23 @@ fn a_probe_sees_the_stated_values_as_they_are() {
 }
 
 #[test]
+fn a_resource_is_that_of_the_named_container() {
+    let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [
+        {"name": "a", "resources": {"limits": {"cpu": "1"}}}, {"name": "b", "resources": {"limits": {"cpu": "2"}}},
+    ]}}))
+    .unwrap();
+    let value = |own: Option<&str>, name: &str| {
+        let own = own.and_then(|own| pods::container(&pod, own));
+        let reference = serde_json::from_value(json!({"containerName": name, "resource": "limits.cpu"})).unwrap();
+        resource_value(&pod, own.as_deref(), &reference, &Surroundings::default()).map_err(|error| error.to_string())
+    };
+    assert_eq!(value(Some("a"), ""), Ok("1".to_owned()));
+    assert_eq!(value(Some("a"), "b"), Ok("2".to_owned()));
+    assert_eq!(value(Some("a"), "c"), Err("container c not found".to_owned()));
+    assert_eq!(value(None, "b"), Ok("2".to_owned()));
+}
+
+#[test]
 fn attack_references_that_multiply_end_at_a_bound() {
     let mut env = vec![json!({"name": "V0", "value": "0123456789"})];
     for number in 1..12 {
