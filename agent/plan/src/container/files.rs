@@ -128,6 +128,8 @@ mod tests {
         assert_eq!(of(false, true), "web-0.db.shop.svc.cluster.local");
         assert_eq!(of(true, false), "node-7");
         assert_eq!(of(true, true), "node-7");
+        let longest = told(serde_json::json!({"containers": [], "hostnameOverride": "x".repeat(64)}));
+        assert_eq!(longest, "x".repeat(63));
     }
 
     #[test]

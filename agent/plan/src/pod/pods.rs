@@ -265,16 +265,12 @@ pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = &ContainerPort> {
 }
 
 /// Returns the hostname inside the pod: `hostnameOverride`, `spec.hostname` or the pod's name, at
-/// most 63 characters.
+/// most 63 characters (`GeneratePodHostNameAndDomain`, `pkg/kubelet/kubelet_pods.go`).
 pub fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
-    if let Some(whole) = spec.and_then(|spec| spec.hostname_override.clone()) {
-        return whole;
-    }
-    let wanted = spec
-        .and_then(|spec| spec.hostname.as_deref())
-        .filter(|hostname| !hostname.is_empty())
-        .unwrap_or_else(|| name(pod));
+    let whole = spec.and_then(|spec| spec.hostname_override.as_deref());
+    let own = || spec?.hostname.as_deref().filter(|hostname| !hostname.is_empty());
+    let wanted = whole.or_else(own).unwrap_or_else(|| name(pod));
     let short: String = wanted.chars().take(63).collect();
     short.trim_end_matches(['-', '.']).to_owned()
 }
