@@ -22,6 +22,8 @@ use crate::{Error, host_path, io_error, make_directory, subpath};
 /// Directory below a pod's directory with an empty file for each claim whose files get `SELinux`
 /// labels.
 const LABELLED: &str = "labelled";
+/// Directory below a pod's directory with the groups of its claims, each in a file.
+const GROUPS: &str = "groups";
 /// Directory of the mount points in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
@@ -98,7 +100,10 @@ pub(crate) fn mount(
         ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
     }
     if matches!(backing.place, Place::Local(_)) && written {
-        note_label(target)?;
+        write_note(target, LABELLED, "")?;
+    }
+    if let Some(group) = backing.group {
+        write_note(target, GROUPS, &group.to_string())?;
     }
     make_target(target, found.is_dir())?;
     let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
@@ -106,23 +111,29 @@ pub(crate) fn mount(
     bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))
 }
 
-/// Records that the files of a claim get the `SELinux` label of the containers that mount it.
-fn note_label(target: &Path) -> Result<(), Error> {
-    let Some(note) = label_note(target) else { return Ok(()) };
+/// Records something about a claim for the starts of containers, also by a later agent.
+fn write_note(target: &Path, what: &str, text: &str) -> Result<(), Error> {
+    let Some(note) = note(target, what) else { return Ok(()) };
     note.parent().map_or(Ok(()), make_directory)?;
-    File::create(&note)
-        .map(drop)
-        .map_err(|error| io_error("create", &note, error))
+    fs::write(&note, text).map_err(|error| io_error("write", &note, error))
 }
 
-fn label_note(target: &Path) -> Option<PathBuf> {
+fn note(target: &Path, what: &str) -> Option<PathBuf> {
     let pod = target.parent()?.parent()?;
-    Some(pod.join(LABELLED).join(target.file_name()?))
+    Some(pod.join(what).join(target.file_name()?))
 }
 
 /// True if the files of a claim get the label: those of a `hostPath` volume do not.
 pub(crate) fn gets_label(target: &Path) -> bool {
-    label_note(target).is_some_and(|note| note.exists())
+    note(target, LABELLED).is_some_and(|note| note.exists())
+}
+
+/// Groups of the claims that are mounted in a pod's directory.
+pub(crate) fn groups(pod: &Path) -> Vec<u32> {
+    let notes = fs::read_dir(pod.join(GROUPS)).into_iter().flatten().flatten();
+    notes
+        .filter_map(|note| fs::read_to_string(note.path()).ok()?.parse().ok())
+        .collect()
 }
 
 fn path_of(place: &Place) -> PathBuf {

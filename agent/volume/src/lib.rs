@@ -257,6 +257,12 @@ impl Volumes {
         subpath::is_mounted(&directory).is_ok_and(|is| is).then_some(directory)
     }
 
+    /// Groups that the containers of a pod get for its claims.
+    pub fn groups(&self, uid: &str) -> Vec<u32> {
+        let directory = self.pod_directory(uid);
+        directory.map_or_else(|_invalid| Vec::new(), |directory| claims::groups(&directory))
+    }
+
     /// Directories of the volumes that use the node's disk, by name.
     pub fn on_disk(&self, pod: &Pod) -> Result<Vec<(String, PathBuf)>, Error> {
         let volumes = storage::volumes(pod);

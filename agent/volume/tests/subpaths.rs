@@ -130,6 +130,7 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
         volume: "pv".to_owned(),
         place: AtPath::HostPath(path),
         exclusive: false,
+        group: Some(1234),
     };
     place.prepare_from(&Sources {
         claims: [("v".to_owned(), backing)].into(),
@@ -139,6 +140,7 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
         fs::read_to_string(place.directory.path().join("u/claims/v/part/disk/f")).unwrap(),
         "kept"
     );
+    assert_eq!(place.volumes.groups("u"), [1234]);
     place.volumes.tear_down("u").unwrap();
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
 }

@@ -4,6 +4,9 @@ use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, Persist
 
 use crate::pod::pods;
 
+/// Annotation of a volume with a group that may use its files.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
+
 /// A volume of a pod that is a `PersistentVolumeClaim`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimVolume {
@@ -51,6 +54,8 @@ pub struct Backing {
     pub place: Place,
     /// True if only one pod may use it (`ReadWriteOncePod`).
     pub exclusive: bool,
+    /// Group that the containers of the pod get besides their own.
+    pub group: Option<u32>,
 }
 
 /// A claim without a usable volume. The texts are upstream's.
@@ -144,7 +149,15 @@ pub fn backing(
         volume: name.to_owned(),
         place,
         exclusive: modes.unwrap_or_default().iter().any(|mode| mode == "ReadWriteOncePod"),
+        group: volume.and_then(group),
     })
+}
+
+/// Group in a volume's annotation; one that is no number is ignored
+/// (`getExtraSupplementalGid`, `pkg/kubelet/volumemanager/volume_manager.go`).
+fn group(volume: &PersistentVolume) -> Option<u32> {
+    let group = volume.metadata.annotations.as_ref()?.get(GROUP)?.parse::<i32>();
+    u32::try_from(group.ok()?).ok()
 }
 
 #[cfg(test)]
@@ -209,5 +222,11 @@ mod tests {
             Err(ClaimError::Stolen("v".to_owned()))
         );
         assert_eq!(place(None), Err(ClaimError::NoVolume("v".to_owned())));
+        for (text, expected) in [("1234", Some(1234)), ("-1", None), ("staff", None)] {
+            let mut volume = persistent("claim");
+            volume.metadata.annotations = Some([(GROUP.to_owned(), text.to_owned())].into());
+            let found = backing(&claim_volumes[0], &bound, "v", Some(&volume)).unwrap();
+            assert_eq!(found.group, expected, "{text}");
+        }
     }
 }

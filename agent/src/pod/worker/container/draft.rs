@@ -7,6 +7,7 @@ use agent_plan::container::{environment, oci};
 use agent_plan::pod::action::Action;
 use agent_plan::pod::observed::Sandbox;
 use agent_plan::pod::{lifecycle, pods};
+use agent_plan::volume::claims::claim_volumes;
 use api::pod::References;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use runtime::ContainerSpec;
@@ -105,7 +106,9 @@ fn is_early(plan: &Plan, container: &Container) -> bool {
     // Files must exist before they can be labeled.
     let unlabelled = matches!(context.se_linux.level(&plan.sandbox), Ok(None));
     let profiled = oci::localhost_profile(pod, container).is_some() || !context.app_armor.knows(pod, container);
-    unlabelled && !profiled && !sees_devices(container) && !looks_into_volumes(container)
+    // Claims may come with a group for all containers.
+    let claimless = claim_volumes(pod).is_empty();
+    unlabelled && !profiled && claimless && !sees_devices(container) && !looks_into_volumes(container)
 }
 
 /// True if the container has the machine's devices as of its creation, which a volume may add to.

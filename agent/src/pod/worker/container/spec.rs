@@ -96,7 +96,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
     let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
     let variables = environment::own(pod, container, &sources, &surroundings)
         .map_err(|error| Failure::configuration(error.to_string()))?;
-    let user = user_of(pod, spec, container, configuration.user().as_deref())?;
+    let user = user_of(plan, spec, container, configuration.user().as_deref())?;
     let labels = context.se_linux.labels(pod, container, &plan.sandbox);
     let labels = labels.map_err(|why| Failure::creation(format!("failed to generate container spec: {why}")))?;
     let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
@@ -192,9 +192,11 @@ fn seccomp_file(context: &Context, pod: &Pod, container: &Container) -> Result<O
     Ok(Some(text))
 }
 
-fn user_of(pod: &Pod, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
-    let user = user::build(spec, container, image)
+fn user_of(plan: &Plan, spec: &PodSpec, container: &Container, image: Option<&str>) -> Result<runtime::User, Failure> {
+    let Plan { context, pod, .. } = plan;
+    let mut user = user::build(spec, container, image)
         .map_err(|error| Failure::configuration(named(&error, pod, &container.name)))?;
+    user.supplementary.extend(context.volumes.groups(pods::uid(pod)));
     Ok(runtime::User {
         user: user.user,
         group: user.group,
