@@ -128,6 +128,15 @@ fn tells_why(pod: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The volumes of a pod that has ended were removed before the machine went on.
+fn has_no_volumes(machine: &Machine, words: &[&str]) -> anyhow::Result<()> {
+    let pod = get(machine, words).map_err(anyhow::Error::msg)?;
+    let uid = pod["metadata"]["uid"].as_str().context("its uid")?;
+    let left = machine.state().join("agent/pods").join(uid);
+    ensure!(!left.exists(), "{} is still there", left.display());
+    Ok(())
+}
+
 #[test]
 fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
     tests::logging();
@@ -169,6 +178,7 @@ fn pods_end_before_the_machine_does() -> anyhow::Result<()> {
         ready["status"] == "False" && ready["message"] == "node is shutting down"
     })?;
     logind.wait_for_release()?;
+    has_no_volumes(&machine, &plain)?;
     for words in [&plain[..], &deaf[..], &critical[..]] {
         let pod = until(&machine, "its end is told", words, |pod| {
             pod["status"]["phase"] == "Failed"

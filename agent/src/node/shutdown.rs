@@ -142,11 +142,11 @@ async fn end_pods(context: &Context, orders: &mpsc::Sender<Order>, grace: Grace)
             orders.send(order).await.map_err(|_gone| Error::WatchEnded)?;
         }
         let deadline = Instant::now() + Duration::from_secs(u64::try_from(grace).unwrap_or(0)) + LAST_WORDS;
-        // The status was sent, so the pods have ended here.
+        // The status was sent, so the pods have ended here. Their directories are removed once their
+        // volumes are unmounted, which the next group may still be needed for.
         let over = |uid: &String| {
-            context
-                .known_pod(uid)
-                .is_none_or(|pod| pods::terminal_phase(&pod).is_some())
+            let known = context.known_pod(uid);
+            known.is_none_or(|pod| pods::terminal_phase(&pod).is_some()) && !context.pod_directory(uid).exists()
         };
         while Instant::now() < deadline && !uids.iter().all(over) {
             sleep(POLL).await;
