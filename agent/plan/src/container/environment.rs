@@ -6,6 +6,7 @@ mod variables;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use api::value::invalid::quoted;
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, EnvFromSource, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Secret,
 };
@@ -338,24 +339,9 @@ fn lines(entries: Option<&BTreeMap<String, String>>) -> String {
     let lines: Vec<String> = entries
         .into_iter()
         .flatten()
-        .map(|(key, value)| format!("{key}=\"{}\"", escape(value)))
+        .map(|(key, value)| format!("{key}={}", quoted(value)))
         .collect();
     lines.join("\n")
-}
-
-fn escape(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for character in value.chars() {
-        match character {
-            '"' => escaped.push_str("\\\""),
-            '\\' => escaped.push_str("\\\\"),
-            '\n' => escaped.push_str("\\n"),
-            '\r' => escaped.push_str("\\r"),
-            '\t' => escaped.push_str("\\t"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

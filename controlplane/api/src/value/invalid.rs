@@ -61,7 +61,7 @@ impl InvalidKind {
 }
 
 /// Value in Go's `%q` notation: unprintable characters have other escapes there.
-fn quoted(value: &impl fmt::Debug) -> String {
+pub fn quoted(value: &impl fmt::Debug) -> String {
     let shown = format!("{value:?}");
     if !shown.contains("\\u{") && !shown.contains("\\0") {
         return shown;

@@ -40,6 +40,17 @@ fn built(container: serde_json::Value, image: &[String], sources: &Sources) -> R
 }
 
 #[test]
+fn labels_and_annotations_are_quoted_as_go_quotes() {
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": {
+        "a": "\"q\" \\ 'é'\n\t", "b": "\u{1b}[0m\u{b}\u{a0}\u{feff}", "c": "",
+    }}}))
+    .unwrap();
+    let told = field_value(&pod, "metadata.annotations", &Surroundings::default()).unwrap();
+    let expected = [r#"a="\"q\" \\ 'é'\n\t""#, r#"b="\x1b[0m\v\u00a0\ufeff""#, r#"c="""#];
+    assert_eq!(told, expected.join("\n"));
+}
+
+#[test]
 fn later_values_take_the_place_of_earlier_ones() {
     let container = json!({"name": "c", "env": [{"name": "B", "value": "2"}, {"name": "C", "value": "$(B)3"},
         {"name": "B", "value": "4"}]});
