@@ -42,6 +42,9 @@ pub(in crate::pod::worker) fn mounts(
             must_be_shared(&mount.source).map_err(Failure::creation)?;
         }
     }
+    if plan.attempt > 0 {
+        etc::renew_hosts(&plan.pod, &directory).map_err(|error| Failure::creation(error.to_string()))?;
+    }
     let fixed = container.security_context.as_ref();
     let fixed = fixed.and_then(|context| context.read_only_root_filesystem) == Some(true);
     for file in etc::NAMES {

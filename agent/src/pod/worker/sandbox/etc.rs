@@ -35,9 +35,8 @@ pub(in crate::pod::worker) fn write(
     let etc = directory.join("etc");
     let hostname = pods::hostname(pod);
     let aliases = spec.host_aliases.as_deref().unwrap_or(&[]);
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let hosts = if pods::host_network(spec) {
-        files::host_network_hosts(&read("/etc/hosts"), aliases)
+        host_network_hosts(spec)
     } else {
         let domain = pods::domain(pod, &context.config.dns.domain);
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -65,6 +64,24 @@ pub(in crate::pod::worker) fn write(
     put(&etc.join("hostname"), &(told + "\n"))
 }
 
+/// Brings `hosts` of a pod on the host network up to date with the node's, for a container that is
+/// restarted.
+pub(in crate::pod::worker) fn renew_hosts(pod: &Pod, directory: &Path) -> std::io::Result<()> {
+    let Some(spec) = pod.spec.as_ref().filter(|spec| pods::host_network(spec)) else {
+        return Ok(());
+    };
+    let (path, hosts) = (directory.join("etc").join("hosts"), host_network_hosts(spec));
+    if std::fs::read_to_string(&path).is_ok_and(|now| now == hosts) {
+        return Ok(());
+    }
+    put(&path, &hosts)
+}
+
+fn host_network_hosts(spec: &PodSpec) -> String {
+    let node = std::fs::read_to_string("/etc/hosts").unwrap_or_default();
+    files::host_network_hosts(&node, spec.host_aliases.as_deref().unwrap_or(&[]))
+}
+
 /// Writes a file that is readable by users other than root, whatever the agent's umask is.
 fn put(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = std::fs::File::options()
@@ -79,4 +96,31 @@ fn put(path: &Path, text: &str) -> std::io::Result<()> {
     }
     file.write_all(text.as_bytes())?;
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restarted_container_on_the_host_network_gets_the_nodes_current_hosts() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("etc")).unwrap();
+        let renewed = |host_network: bool| {
+            let hosts = directory.path().join("etc/hosts");
+            std::fs::write(&hosts, "before").unwrap();
+            let spec = PodSpec {
+                host_network: Some(host_network),
+                ..PodSpec::default()
+            };
+            let pod = Pod {
+                spec: Some(spec),
+                ..Pod::default()
+            };
+            renew_hosts(&pod, directory.path()).unwrap();
+            std::fs::read_to_string(&hosts).unwrap()
+        };
+        assert!(renewed(true).starts_with("# Kubernetes-managed hosts file (host network).\n"));
+        assert_eq!(renewed(false), "before");
+    }
 }
