@@ -75,19 +75,46 @@ struct Platform {
 }
 
 impl Platform {
-    /// True for the platform of this machine. Without an operating system it is of this one, as in
-    /// containerd (`platforms.Normalize`).
-    fn is_own(&self) -> bool {
-        let architecture = match std::env::consts::ARCH {
+    /// Place among the platforms whose programs this machine runs, the best first; `None` for
+    /// others.
+    fn place(&self) -> Option<usize> {
+        self.place_on(std::env::consts::ARCH)
+    }
+
+    /// As in containerd: without an operating system it is of this one (`platforms.Normalize`), and
+    /// a machine of 64 bits also runs programs of 32 bits (`platforms.Only`).
+    fn place_on(&self, machine: &str) -> Option<usize> {
+        let architecture = match machine {
             "x86_64" => "amd64",
             "aarch64" => "arm64",
             "powerpc64" => "ppc64le",
             other => other,
         };
-        let variant = if architecture == "arm64" { "v8" } else { "v1" };
-        ["", "linux"].contains(&self.os.as_str())
-            && self.architecture == architecture
-            && ["", variant].contains(&self.variant.as_str())
+        let (variant, smaller): (&str, &[(&str, &[&str])]) = match architecture {
+            "amd64" => ("v1", &[("386", &[""])]),
+            "arm64" => (
+                "v8",
+                &[
+                    ("arm", &["v8"]),
+                    ("arm", &["", "v7"]),
+                    ("arm", &["v6"]),
+                    ("arm", &["v5"]),
+                ],
+            ),
+            _ => ("v1", &[]),
+        };
+        let is = |architecture: &str, variants: &[&str]| {
+            self.architecture == architecture && variants.contains(&self.variant.as_str())
+        };
+        if !["", "linux"].contains(&self.os.as_str()) {
+            return None;
+        }
+        if is(architecture, &["", variant]) {
+            return Some(0);
+        }
+        let mut smaller = smaller.iter();
+        let found = smaller.position(|(architecture, variants)| is(architecture, variants));
+        found.map(|found| found + 1)
     }
 }
 
@@ -237,7 +264,7 @@ impl Descriptor {
             what: "configuration",
             source,
         })?;
-        platform.is_own().then_some(()).ok_or(ContentError::Platform)
+        platform.place().is_some().then_some(()).ok_or(ContentError::Platform)
     }
 
     /// Checks bytes against digest and size.
@@ -262,14 +289,15 @@ impl Descriptor {
     }
 }
 
-/// Descriptor for this platform, else the first one without a platform, as in containerd
+/// Best descriptor for this platform, else the first one without a platform, as in containerd
 /// (`core/images/image.go`, `Manifest`): its configuration is then to be checked
 /// ([`Descriptor::check_platform`]).
 pub(crate) fn for_this_platform(manifests: &[Descriptor]) -> Result<&Descriptor, ContentError> {
-    let own = manifests
+    let places = manifests
         .iter()
-        .find(|descriptor| descriptor.platform.as_ref().is_some_and(Platform::is_own));
-    own.or_else(|| manifests.iter().find(|descriptor| descriptor.platform.is_none()))
+        .filter_map(|descriptor| Some((descriptor.platform.as_ref()?.place()?, descriptor)));
+    let best = places.min_by_key(|(place, _)| *place).map(|(_, descriptor)| descriptor);
+    best.or_else(|| manifests.iter().find(|descriptor| descriptor.platform.is_none()))
         .ok_or(ContentError::Platform)
 }
 
@@ -330,6 +358,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_machine_also_runs_programs_of_32_bits() {
+        for (machine, architecture, variant, expected) in [
+            ("x86_64", "amd64", "v1", Some(0)),
+            ("x86_64", "amd64", "v3", None),
+            ("x86_64", "386", "", Some(1)),
+            ("x86_64", "arm64", "", None),
+            ("aarch64", "arm64", "v8", Some(0)),
+            ("aarch64", "arm", "v8", Some(1)),
+            ("aarch64", "arm", "", Some(2)),
+            ("aarch64", "arm", "v5", Some(4)),
+            ("aarch64", "386", "", None),
+            ("riscv64", "riscv64", "", Some(0)),
+            ("riscv64", "386", "", None),
+        ] {
+            let platform = |os: &str| Platform {
+                architecture: architecture.to_owned(),
+                os: os.to_owned(),
+                variant: variant.to_owned(),
+            };
+            let found = platform("linux").place_on(machine);
+            assert_eq!(found, expected, "{architecture} {variant} on {machine}");
+            assert_eq!(platform("windows").place_on(machine), None);
+        }
+    }
+
+    #[test]
     fn an_entry_without_a_platform_is_taken_where_there_is_none_of_this_platform() {
         let own = Arch::default().to_string();
         let platform = |architecture: &str| json!({"os": "linux", "architecture": architecture.replace("this", &own)});
@@ -338,6 +392,7 @@ mod tests {
             ([None, Some("this")], Some(1)),
             ([Some("other"), None], Some(1)),
             ([Some("this"), Some("this")], Some(0)),
+            ([Some("386"), Some("this")], Some(1)),
             ([Some("other"), Some("unknown")], None),
         ] {
             let described = entries.iter().enumerate().map(|(number, entry)| {
