@@ -9,6 +9,39 @@ use serde_json::Value;
 use tests::images;
 use tests::machine::{Machine, eventually};
 
+/// A volume of another node, in a pod that names its node itself.
+const ELSEWHERE: &str = r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: afar}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Gi}
+  storageClassName: ""
+  local: {path: /tmp}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms: [{matchFields: [{key: metadata.name, operator: In, values: [another]}]}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: afar}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+  storageClassName: ""
+  volumeName: afar
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: astray}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: IMAGE, command: [sleep, "3600"], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: afar}}]
+"#;
+
 struct Node {
     machine: Machine,
     image: String,
@@ -91,6 +124,7 @@ fn data_outlive_pods_and_go_with_their_claims() -> anyhow::Result<()> {
     assert_shelf(&node, &shared)?;
     assert_waits(&node)?;
     assert_demands(&node)?;
+    assert_elsewhere(&node, home.path())?;
     assert_exclusive(&node)?;
     assert_ends(&node, &directory)?;
     assert_recorded(&node)?;
@@ -109,6 +143,18 @@ fn assert_demands(node: &Node) -> anyhow::Result<()> {
     let pod = node.until("pod/other", "/status/phase", "Pending")?;
     assert_eq!(pod["spec"]["overhead"]["cpu"], "10m");
     node.until("pod/usual", "/status/phase", "Running").map(drop)
+}
+
+/// A volume is not mounted on a node that its affinity excludes.
+fn assert_elsewhere(node: &Node, home: &Path) -> anyhow::Result<()> {
+    let nodes = node.get(&["nodes"]).map_err(anyhow::Error::msg)?;
+    let name = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
+    let manifest = ELSEWHERE.replace("NODE", name).replace("IMAGE", &node.image);
+    node.apply(home, &manifest)?;
+    let refused = "Warning FailedMount: MountVolume.NodeAffinity check failed for volume \"afar\" : no matching NodeSelectorTerms";
+    node.event("Pod", "astray", refused)?;
+    node.machine.kubectl(["delete", "pod/astray", "pvc/afar"])?;
+    node.machine.kubectl(["delete", "pv/afar"]).map(drop)
 }
 
 /// Files in the volume outlive the pod and the agent. The volume belongs to the group.

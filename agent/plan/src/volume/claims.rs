@@ -1,6 +1,7 @@
 //! Volumes behind a pod's `PersistentVolumeClaims`.
 
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod};
+use api::pod::affinity;
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use crate::pod::pods;
 
@@ -153,6 +154,14 @@ pub fn backing(
     })
 }
 
+/// True if a volume can be used on a node: pods that name their node were not scheduled
+/// (`CheckNodeAffinity`, `pkg/volume/util/util.go`).
+pub fn is_on(volume: &PersistentVolume, node: &Node) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required.as_ref());
+    required.is_none_or(|required| affinity::selects(required, node))
+}
+
 /// Group in a volume's annotation; one that is no number is ignored
 /// (`getExtraSupplementalGid`, `pkg/kubelet/volumemanager/volume_manager.go`).
 fn group(volume: &PersistentVolume) -> Option<u32> {
@@ -165,6 +174,22 @@ mod tests {
     use serde_json::from_value;
 
     use super::*;
+
+    #[test]
+    fn a_volume_of_another_node_is_not_on_this_one() {
+        let node: Node = from_value(serde_json::json!({"metadata": {"name": "n", "labels": {"zone": "z"}}})).unwrap();
+        let at = |term: serde_json::Value| {
+            let affinity = serde_json::json!({"required": {"nodeSelectorTerms": [term]}});
+            let volume: PersistentVolume = from_value(serde_json::json!({"spec": {"nodeAffinity": affinity}})).unwrap();
+            is_on(&volume, &node)
+        };
+        let values = |key: &str, value: &str| serde_json::json!([{"key": key, "operator": "In", "values": [value]}]);
+        assert!(at(serde_json::json!({"matchExpressions": values("zone", "z")})));
+        assert!(!at(serde_json::json!({"matchExpressions": values("zone", "y")})));
+        assert!(at(serde_json::json!({"matchFields": values("metadata.name", "n")})));
+        assert!(!at(serde_json::json!({"matchFields": values("metadata.name", "m")})));
+        assert!(is_on(&PersistentVolume::default(), &node));
+    }
 
     #[test]
     fn only_a_bound_claim_of_the_pod_leads_to_a_volume() {

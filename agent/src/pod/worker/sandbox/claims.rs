@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, backing, claim_volumes, volume_of};
+use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, backing, claim_volumes, is_on, volume_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
@@ -26,7 +26,15 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
             continue;
         }
         match look(context, pod, &claimed).await {
-            Ok(backing) => drop(found.insert(claimed.volume, backing)),
+            Ok((backing, volume)) => {
+                if context.node().is_some_and(|node| !is_on(&volume, &node)) {
+                    let name = &backing.volume;
+                    return Err(format!(
+                        "MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
+                    ));
+                }
+                found.insert(claimed.volume, backing);
+            }
             Err(problem) => {
                 let claim = format!("{}/{}", pods::namespace(pod), claimed.claim);
                 problems.push(format!("error processing PVC {claim}: {problem}"));
@@ -45,7 +53,7 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
     ))
 }
 
-async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<Backing, String> {
+async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<(Backing, PersistentVolume), String> {
     let client = &context.parts.client;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
     let mut looks = 0;
@@ -66,5 +74,6 @@ async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<Bac
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
     let claim = claim.unwrap_or_default();
-    backing(claimed, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())
+    let backing = backing(claimed, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())?;
+    Ok((backing, volume.unwrap_or_default()))
 }
