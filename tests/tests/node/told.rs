@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::{ConfigMap, World, is_ready};
@@ -59,6 +59,22 @@ async fn each_volume_that_cannot_be_made_is_told_with_its_cause() {
         let wanted = format!("FailedMount: MountVolume.SetUp failed for volume \"{volume}\" : {cause}");
         assert!(events.contains(&wanted), "{wanted}: {events:#?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_of_a_running_pod_that_cannot_be_updated_are_told() {
+    let world = World::start().await;
+    let map: ConfigMap = serde_json::from_str(r#"{"metadata":{"name":"map"},"data":{"k":"v"}}"#).unwrap();
+    let api: Api<ConfigMap> = Api::default_namespaced(world.admin());
+    api.create(&PostParams::default(), &map).await.unwrap();
+    let spec = r#"{"volumes":[{"name":"v","configMap":{"name":"map"}}],"containers":[{"name":"a","image":"i"}]}"#;
+    world.create("web", spec).await;
+    world.until("web", is_ready).await;
+    api.delete("map", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    let events = world.events("web").await;
+    let wanted = "FailedMount: MountVolume.SetUp failed for volume \"v\" : configmap \"map\" not found";
+    assert!(events.iter().any(|event| event == wanted), "{events:#?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use volume::Turns;
 
+use crate::client::events;
 use crate::client::objects::{Kind, Object, Seen};
 use crate::context::Context;
 use crate::pod::worker::{Done, Worker};
@@ -161,6 +162,13 @@ async fn changed(change: &mut watch::Receiver<Seen>) {
 async fn refresh(context: &Context, pod: &Pod, addresses: &[std::net::IpAddr], turns: &Arc<Turns>) -> bool {
     let refreshed = super::prepare::volumes(context, pod, addresses, turns).await;
     let Err(failure) = refreshed else { return true };
+    // As upstream, which mounts them again from time to time, unless the pod is to end.
+    if pod.metadata.deletion_timestamp.is_none() && pods::terminal_phase(pod).is_none() {
+        for message in &failure.messages {
+            let recorder = &context.recorder;
+            recorder.pod(pod, None, events::Kind::Warning, failure.reason, message.clone());
+        }
+    }
     let message = failure.into_message();
     tracing::warn!(
         pod = pods::name(pod),
