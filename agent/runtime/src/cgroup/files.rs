@@ -87,13 +87,31 @@ pub(crate) const TOGETHER: &str = "memory.oom.group";
 /// File of v2 with the limit of swap.
 pub(crate) const SWAP: &str = "memory.swap.max";
 
-pub(super) fn limit_v2(dir: &Path, limits: &Limits) -> io::Result<()> {
+/// Maximum of `cpu.shares`.
+const SHARES: u64 = 262_144;
+/// Maximum of `cpu.weight`.
+const WEIGHT: u32 = 10_000;
+
+/// Converts `cpu.shares` as the kubelet does (`getCPUWeight`, `pkg/kubelet/cm`).
+pub(super) fn weight_of_pod(shares: u64) -> u64 {
+    1 + (shares.clamp(2, SHARES) - 2) * 9999 / 262_142
+}
+
+/// Converts `cpu.shares` as runc has done since 1.3.2, and crun: with the default of one is the
+/// default of the other. Programs derive their share of the processors from it.
+pub(super) fn weight_of_container(shares: u64) -> u64 {
+    let shares = f64::from(u32::try_from(shares.clamp(2, SHARES)).unwrap_or(u32::MAX)).log2();
+    let exact = 10_f64.powf((shares * shares + 125.0 * shares) / 612.0 - 7.0 / 34.0);
+    // A little less, as the result for the default need not be exact.
+    let weight = (1..WEIGHT).find(|weight| f64::from(*weight) >= exact - 1e-9);
+    weight.unwrap_or(WEIGHT).into()
+}
+
+pub(super) fn limit_v2(dir: &Path, limits: &Limits, weight: fn(u64) -> u64) -> io::Result<()> {
     let set = |file: &str, value: Option<String>| match value {
         Some(value) => write(&dir.join(file), &value),
         None => Ok(()),
     };
-    // The conversion that runc and crun use.
-    let weight = |shares: u64| 1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
     set("cpu.weight", limits.cpu_shares.map(|shares| weight(shares).to_string()))?;
     let quota = limits
         .cpu_quota
@@ -280,6 +298,7 @@ mod tests {
     use std::path::Path;
 
     use super::super::Cgroups;
+    use super::{weight_of_container, weight_of_pod};
     use crate::Limits;
 
     const ROOT: &str = "31 24 0:26 / MOUNT rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -346,6 +365,26 @@ mod tests {
         cgroups.end_together(Path::new("skiff/node/none")).unwrap();
         let all = ["cpu.weight", "cpu.max", "memory.max", "pids.max", "hugetlb.2MB.max"].map(read);
         assert_eq!(all, ["39", "50000 100000", "67108864", "max", "4194304"]);
+        cgroups.limit_container(group, &limits).unwrap();
+        assert_eq!(read("cpu.weight"), "100");
+    }
+
+    #[test]
+    fn containers_have_the_weights_of_runc_and_pods_those_of_the_kubelet() {
+        for (shares, container, pod) in [
+            (0, 1, 1),
+            (2, 1, 1),
+            (3, 2, 1),
+            (102, 17, 4),
+            (1024, 100, 39),
+            (2000, 170, 77),
+            (22_000, 1204, 840),
+            (262_143, 10_000, 9999),
+            (u64::MAX, 10_000, 10_000),
+        ] {
+            assert_eq!(weight_of_container(shares), container, "{shares}");
+            assert_eq!(weight_of_pod(shares), pod, "{shares}");
+        }
     }
 
     #[test]

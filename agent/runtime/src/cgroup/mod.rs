@@ -23,7 +23,10 @@ use nix::sys::stat::Mode;
 
 pub(crate) use files::pause;
 pub(crate) use files::{SWAP, TOGETHER};
-use files::{create_v2, enter, inherit_cpuset, kill_tree, limit_memory_v1, limit_v2, remove_tree, write};
+use files::{
+    create_v2, enter, inherit_cpuset, kill_tree, limit_memory_v1, limit_v2, remove_tree, weight_of_container,
+    weight_of_pod, write,
+};
 pub(crate) use usage::part;
 
 use crate::Limits;
@@ -149,20 +152,30 @@ impl Cgroups {
         }
     }
 
-    /// Sets the limits of a group.
+    /// Sets the limits of a pod's group, or of a group of pods.
     pub(crate) fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        self.limit_by(group, limits, weight_of_pod)
+    }
+
+    /// Sets the limits of a container's group.
+    pub(crate) fn limit_container(&self, group: &Path, limits: &Limits) -> io::Result<()> {
+        self.limit_by(group, limits, weight_of_container)
+    }
+
+    fn limit_by(&self, group: &Path, limits: &Limits, weight: fn(u64) -> u64) -> io::Result<()> {
         check(group)?;
         match &self.v2 {
-            Some(mount) if self.unified() => limit_v2(&mount.join(group), limits),
+            Some(mount) if self.unified() => limit_v2(&mount.join(group), limits, weight),
             Some(_) | None => self.limit_v1(group, limits),
         }
     }
 
-    /// Changes the limits of an existing group, and on v2 of the group of its own processes. Absent
-    /// limits are lifted.
-    pub(crate) fn change_limits(&self, group: &Path, limits: &Limits) -> io::Result<()> {
-        check(group)?;
-        if !self.exists(group) {
+    /// Changes the limits of the existing group of a pod, or of one of its containers, and on v2 of
+    /// the group of the container's own processes. Absent limits are lifted.
+    pub(crate) fn change_limits(&self, pod: &Path, container: Option<&str>, limits: &Limits) -> io::Result<()> {
+        let group = pod.join(container.unwrap_or_default());
+        check(&group)?;
+        if !self.exists(&group) {
             return Err(io::ErrorKind::NotFound.into());
         }
         let limits = Limits {
@@ -170,10 +183,13 @@ impl Cgroups {
             memory: limits.memory.or(Some(-1)),
             ..limits.clone()
         };
-        self.limit(group, &limits)?;
+        if container.is_none() {
+            return self.limit(&group, &limits);
+        }
+        self.limit_container(&group, &limits)?;
         let leaf = group.join("main");
         if self.unified() && self.exists(&leaf) {
-            self.limit(&leaf, &limits)?;
+            self.limit_container(&leaf, &limits)?;
         }
         Ok(())
     }

@@ -170,8 +170,8 @@ impl Runtime for Containerd {
     }
 
     fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
-        let group = self.shared.group(sandbox).join(container.unwrap_or_default());
-        change(self.shared.cgroups.clone(), group, limits).boxed()
+        let (group, container) = (self.shared.group(sandbox), container.map(str::to_owned));
+        change(self.shared.cgroups.clone(), group, container, limits).boxed()
     }
 
     fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>> {

@@ -93,10 +93,19 @@ fn create(spec: ContainerSpec) -> Result<(Call, Vec<u8>), Error> {
     Ok((call, body))
 }
 
-/// Changes the limits of a group; may block while the kernel reclaims memory.
-pub(crate) async fn change(cgroups: Cgroups, group: PathBuf, limits: Limits) -> Result<(), Error> {
-    let failed = io_error("limit the control group", &group);
-    let changed = tokio::task::spawn_blocking(move || cgroups.change_limits(&group, &limits)).await;
+/// Changes the limits of a pod's group, or of one of its containers; may block while the kernel
+/// reclaims memory.
+pub(crate) async fn change(
+    cgroups: Cgroups,
+    pod: PathBuf,
+    container: Option<String>,
+    limits: Limits,
+) -> Result<(), Error> {
+    let failed = io_error(
+        "limit the control group",
+        &pod.join(container.as_deref().unwrap_or_default()),
+    );
+    let changed = tokio::task::spawn_blocking(move || cgroups.change_limits(&pod, container.as_deref(), &limits)).await;
     changed
         .unwrap_or_else(|error| Err(std::io::Error::other(error)))
         .map_err(failed)
@@ -289,8 +298,8 @@ impl Runtime for Embedded {
                 // The supervisor sets the pod's limits at each start of a container.
                 self.shared.call(&sandbox, Call::Limit(limits.clone()), &[]).await?;
             }
-            let group = self.shared.group(&sandbox).join(container.unwrap_or_default());
-            change(self.shared.cgroups.clone(), group, limits).await
+            let group = self.shared.group(&sandbox);
+            change(self.shared.cgroups.clone(), group, container, limits).await
         }
         .boxed()
     }

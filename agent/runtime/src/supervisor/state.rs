@@ -225,14 +225,14 @@ impl Supervisor {
     /// be throttled.
     fn limit(&self, group: &Path, limits: &Limits) -> io::Result<()> {
         self.cgroups.limit(&self.group, &self.spec.limits)?;
-        self.cgroups.limit(group, limits)?;
+        self.cgroups.limit_container(group, limits)?;
         self.cgroups.end_together(group)?;
         self.cgroups.forbid_swap(group)?;
         let leaf = create::leaf(&self.cgroups, group);
         if leaf == group {
             return Ok(());
         }
-        self.cgroups.limit(&leaf, limits)?;
+        self.cgroups.limit_container(&leaf, limits)?;
         self.cgroups.end_together(&leaf)
     }
 
