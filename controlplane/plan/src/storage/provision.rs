@@ -90,7 +90,7 @@ pub fn is_enlarged(claim: &PersistentVolumeClaim, old: Option<&PersistentVolumeC
 }
 
 /// True if a claim asks for more than it has, and its volume is of another driver (`syncHandler` of
-/// `pkg/controller/volume/expand/expand_controller.go`). Those of FlexVolume are left to the node
+/// `pkg/controller/volume/expand/expand_controller.go`). Those of `FlexVolume` are left to the node
 /// (`IsKubeletExpandable` of `pkg/volume/plugins.go`).
 pub fn awaits_driver(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     let is_flex = volume.spec.as_ref().is_some_and(|spec| spec.flex_volume.is_some());

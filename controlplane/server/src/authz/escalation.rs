@@ -33,8 +33,8 @@ fn gift(object: &dyn Object) -> Option<Gift<'_>> {
 
 fn is_aggregated(object: &dyn Object) -> bool {
     let role = object.as_any().downcast_ref::<ClusterRole>();
-    let rule = role.and_then(|role| role.aggregation_rule.as_ref());
-    rule.is_some_and(|rule| rule.cluster_role_selectors.as_ref().is_some_and(|own| !own.is_empty()))
+    let aggregation = role.and_then(|role| role.aggregation_rule.as_ref());
+    aggregation.is_some_and(|rule| rule.cluster_role_selectors.as_ref().is_some_and(|own| !own.is_empty()))
 }
 
 /// Checks a write of a role or a binding. Objects of other kinds pass.

@@ -16,12 +16,12 @@ pub(super) fn are_named(pod: &Pod) -> bool {
 }
 
 fn references(pod: &Pod) -> impl Iterator<Item = &str> {
-    let named = pod
+    let secrets = pod
         .spec
         .iter()
         .flat_map(|spec| spec.image_pull_secrets.iter().flatten());
     // Names may be empty: the API admits them, and a kubelet ignores them.
-    let names = named.map(|reference| reference.name.as_str());
+    let names = secrets.map(|reference| reference.name.as_str());
     names.filter(|name| !name.is_empty())
 }
 
