@@ -137,11 +137,7 @@ const LONG_FILES: &[(&str, &str)] = &[];
 const MOST_MODULES: usize = 12;
 
 /// Folders that may have more modules, each with its reason.
-const WIDE_FOLDERS: &[(&str, &str)] = &[
-    ("agent/runtime/src", "the interface and both implementations"),
-    ("controlplane/api/src/kinds", "one kind each"),
-    ("controlplane/schema/src", "parts of one schema"),
-];
+const WIDE_FOLDERS: &[(&str, &str)] = &[("controlplane/api/src/kinds", "one kind each")];
 
 fn root() -> PathBuf {
     Path::new(&std::env::var("CARGO_MANIFEST_DIR").expect("cargo says where the tests are"))

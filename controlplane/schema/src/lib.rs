@@ -11,7 +11,6 @@
 
 mod definition;
 mod format;
-mod list_type;
 mod metadata;
 mod null;
 mod path;
@@ -78,8 +77,8 @@ impl Structural {
     }
 
     fn validate_lists(&self, new: &Value, old: Option<&Value>) -> Vec<Invalid> {
-        let found = list_type::check(&self.root, new);
-        if found.is_empty() || old.is_none_or(|old| list_type::check(&self.root, old).is_empty()) {
+        let found = validate::list_type::check(&self.root, new);
+        if found.is_empty() || old.is_none_or(|old| validate::list_type::check(&self.root, old).is_empty()) {
             return found;
         }
         Vec::new()

@@ -3,6 +3,7 @@
 //! and ratcheting (`ratcheting.go` beside it).
 
 mod issue;
+pub(crate) mod list_type;
 mod number;
 mod ratchet;
 

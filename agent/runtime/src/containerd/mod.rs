@@ -51,8 +51,8 @@ use sandbox::{holding, pause};
 use crate::cgroup::Cgroups;
 use crate::embedded::{Program, Zygotes, check_id};
 use crate::error::io_error;
+use crate::files::opened::Opened;
 use crate::files::spares::Spares;
-use crate::opened::Opened;
 use crate::{Error, Event, Info, Refusal, State};
 
 /// Limit of concurrent execs.

@@ -10,7 +10,7 @@ use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
 
-use crate::label;
+use super::label;
 use crate::sys::{FileSystem, Mount, kernel_since};
 
 /// Longest value of a mount option, with its trailing zero.

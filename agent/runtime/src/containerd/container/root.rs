@@ -18,10 +18,11 @@ use oci_spec::runtime::{Mount as Bound, Spec};
 
 use crate::containerd::Shared;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
+use crate::files::label;
 use crate::files::overlay::{self, Writable};
 use crate::supervisor::rootfs::declared;
 use crate::sys::open_in_root;
-use crate::{Error, Refusal, Written, label};
+use crate::{Error, Refusal, Written};
 
 impl Shared {
     /// Prepares a writable snapshot of an image's. A label protects it from garbage collection

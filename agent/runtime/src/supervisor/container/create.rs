@@ -18,7 +18,7 @@ use super::sync_pipe::SyncPipe;
 use super::{cgroup, depth, seccomp};
 use crate::cgroup::Cgroups;
 use crate::files::overlay::{self, Writable};
-use crate::files::record;
+use crate::files::{label, record};
 use crate::supervisor::CONFIG;
 use crate::supervisor::namespaces::users::Users;
 use crate::supervisor::process::program::{Program, set_exec_label};
@@ -32,7 +32,7 @@ use crate::supervisor::rootfs::{cwd, declared, id_mapped, namespace};
 use crate::supervisor::streams::libcontainer_log::{Complaints, described, failed_mount, init_failed};
 use crate::supervisor::streams::stdio;
 use crate::sys::Mount;
-use crate::{ContainerSpec, Refusal, label};
+use crate::{ContainerSpec, Refusal};
 
 /// Root file system and its writable layer, in the container's directory.
 const ROOTFS: &str = "rootfs";

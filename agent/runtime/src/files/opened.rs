@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use super::spares::Spares;
+use super::spread::spread;
 use crate::Error;
 use crate::cgroup::{self, Cgroups};
 use crate::error::io_error;
-use crate::files::spares::Spares;
-use crate::files::spread::spread;
 
 /// Number of sandbox directories made ahead, enough for a large burst.
 const SPARES: usize = 100;
