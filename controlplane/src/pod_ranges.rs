@@ -1,8 +1,6 @@
 //! Allocation of pod CIDRs to nodes.
 
-use std::net::IpAddr;
-use std::str::FromStr;
-
+use api::cidr::Cidr;
 use clap::Args;
 use controllers::PodRange;
 
@@ -14,9 +12,10 @@ pub struct PodRanges {
         long,
         default_value = "10.244.0.0/16",
         env = "SKIFF_CLUSTER_CIDR",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = range
     )]
-    cluster_cidr: Vec<Range>,
+    cluster_cidr: Vec<Cidr>,
     /// Length of the prefix of a node's part of an IPv4 range
     #[arg(long, default_value_t = 24)]
     node_cidr_mask_size_ipv4: u8,
@@ -32,10 +31,10 @@ pub enum InvalidPodRanges {
     #[error("--cluster-cidr takes one range, or one of each family")]
     Families,
     /// A node's part cannot be that large or small.
-    #[error("a node's part of {range} cannot have a prefix of {node_prefix} bits: at least {}, at most {}", range.length, range.longest())]
+    #[error("a node's part of {range} cannot have a prefix of {node_prefix} bits: at least {}, at most {}", range.prefix, longest(range))]
     Part {
         /// The cluster's range.
-        range: Range,
+        range: Cidr,
         /// Requested prefix length.
         node_prefix: u8,
     },
@@ -44,28 +43,27 @@ pub enum InvalidPodRanges {
 impl PodRanges {
     /// Cluster ranges, with the size of each node's part.
     pub fn each(&self) -> Result<Vec<PodRange>, InvalidPodRanges> {
-        let families = self.cluster_cidr.iter().map(|range| range.address.is_ipv6());
+        let families = self.cluster_cidr.iter().map(|range| range.is_ipv6());
         if !matches!(
             families.collect::<Vec<_>>().as_slice(),
             [_] | [true, false] | [false, true]
         ) {
             return Err(InvalidPodRanges::Families);
         }
-        let part = |range: &Range| {
-            let node_prefix = if range.address.is_ipv6() {
+        let part = |range: &Cidr| {
+            let node_prefix = if range.is_ipv6() {
                 self.node_cidr_mask_size_ipv6
             } else {
                 self.node_cidr_mask_size_ipv4
             };
-            if !(range.length..=range.longest()).contains(&node_prefix) {
+            if !(range.prefix..=longest(range)).contains(&node_prefix) {
                 return Err(InvalidPodRanges::Part {
                     range: *range,
                     node_prefix,
                 });
             }
             Ok(PodRange {
-                address: range.address,
-                prefix: range.length,
+                range: *range,
                 node_prefix,
             })
         };
@@ -73,45 +71,20 @@ impl PodRanges {
     }
 }
 
-/// A range, as `10.244.0.0/16` or `fd00:10:244::/48`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
-    address: IpAddr,
-    length: u8,
-}
-
 /// The text is no range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected a range such as 10.244.0.0/16 or fd00:10:244::/48")]
-pub struct InvalidRange;
+struct InvalidRange;
 
-impl Range {
-    /// The longest prefix of a part: 65,536 parts, and at least two pods in each.
-    fn longest(self) -> u8 {
-        let width = if self.address.is_ipv4() { 30 } else { 126 };
-        self.length.saturating_add(16).min(width)
-    }
+/// Number of bits in the longest prefix of a part: 65,536 parts, and at least two pods in each.
+fn longest(range: &Cidr) -> u8 {
+    let width = if range.is_ipv6() { 126 } else { 30 };
+    range.prefix.saturating_add(16).min(width)
 }
 
-impl FromStr for Range {
-    type Err = InvalidRange;
-
-    fn from_str(text: &str) -> Result<Self, InvalidRange> {
-        let (address, length) = text.trim().split_once('/').ok_or(InvalidRange)?;
-        let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse::<u8>()) else {
-            return Err(InvalidRange);
-        };
-        let longest = if address.is_ipv4() { 30 } else { 126 };
-        (length <= longest)
-            .then_some(Self { address, length })
-            .ok_or(InvalidRange)
-    }
-}
-
-impl std::fmt::Display for Range {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}/{}", self.address, self.length)
-    }
+fn range(text: &str) -> Result<Cidr, InvalidRange> {
+    let range = text.trim().parse().ok();
+    range.filter(|range: &Cidr| range.host_bits() >= 2).ok_or(InvalidRange)
 }
 
 #[cfg(test)]
@@ -135,7 +108,7 @@ mod tests {
         match arguments.ranges.each() {
             Ok(each) => {
                 let each = each.iter();
-                let shown = each.map(|range| format!("{}/{} by {}", range.address, range.prefix, range.node_prefix));
+                let shown = each.map(|range| format!("{} by {}", range.range, range.node_prefix));
                 shown.collect::<Vec<_>>().join(", ")
             }
             Err(error) => error.to_string(),

@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use api::cidr::Cidr;
+
 /// A range, or one of each family, as `10.96.0.0/12,fd00:10:96::/112`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceRanges(Vec<(IpAddr, u8)>);
+pub struct ServiceRanges(Vec<Cidr>);
 
 /// The text names no such ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,34 +18,26 @@ pub struct ServiceRanges(Vec<(IpAddr, u8)>);
 pub struct InvalidServiceRanges;
 
 impl ServiceRanges {
-    /// First addresses and lengths of their prefixes, those of the usual family first.
-    pub fn each(&self) -> &[(IpAddr, u8)] {
+    /// The ranges, that of the usual family first.
+    pub fn each(&self) -> &[Cidr] {
         &self.0
     }
 
     /// First address of each range that can be allocated.
     pub(crate) fn first(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.0.iter().map(|(address, _)| match address {
-            IpAddr::V4(address) => IpAddr::V4((address.to_bits() | 1).into()),
-            IpAddr::V6(address) => IpAddr::V6((address.to_bits() | 1).into()),
-        })
+        self.0.iter().map(|range| range.at(1).address)
     }
 
     /// True if the server's own Service has an IPv6 address.
     pub(crate) fn is_v6(&self) -> bool {
-        self.0.first().is_some_and(|(address, _)| address.is_ipv6())
+        self.0.first().is_some_and(|range| range.is_ipv6())
     }
 }
 
-fn range(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) = text.trim().split_once('/')?;
-    let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
-    let (lengths, width, zeros) = match address {
-        IpAddr::V4(address) => (8..=28, 32, address.to_bits().trailing_zeros()),
-        IpAddr::V6(address) => (64..=124, 128_u32, address.to_bits().trailing_zeros()),
-    };
-    let begins = zeros >= width.saturating_sub(u32::from(length));
-    (lengths.contains(&length) && begins).then_some((address, length))
+fn range(text: &str) -> Option<Cidr> {
+    let range: Cidr = text.trim().parse().ok()?;
+    let lengths = if range.is_ipv6() { 64..=124 } else { 8..=28 };
+    (lengths.contains(&range.prefix) && range.network_range() == range).then_some(range)
 }
 
 impl FromStr for ServiceRanges {
@@ -54,7 +48,7 @@ impl FromStr for ServiceRanges {
         let ranges = ranges.ok_or(InvalidServiceRanges)?;
         match ranges.as_slice() {
             [_] => Ok(Self(ranges)),
-            [(first, _), (second, _)] if first.is_ipv6() != second.is_ipv6() => Ok(Self(ranges)),
+            [first, second] if first.is_ipv6() != second.is_ipv6() => Ok(Self(ranges)),
             _ => Err(InvalidServiceRanges),
         }
     }

@@ -5,7 +5,6 @@
 //! and stopping are idempotent and continue past errors.
 
 mod bridge;
-mod cidr;
 mod cni;
 mod files;
 pub mod fuzzing;
@@ -26,8 +25,8 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use api::cidr::{Cidr, ParseCidrError};
 pub use bridge::{Bridge, Config, Nodes, RouteNews};
-pub use cidr::{Cidr, ParseCidrError};
 pub use cni::{Cni, Config as CniConfig};
 pub use plugin::{NAME as PLUGIN, helper as plugin};
 pub use ranges::{ParseRangesError, Ranges};

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use agent_plan::network::node_routes::{Mode, Peer, Range};
+use agent_plan::network::node_routes::{Mode, Peer};
 use common::{attach, inside, ip, machine};
-use network::{Bridge, Config, Network as _, Nodes};
+use network::{Bridge, Cidr, Config, Network as _, Nodes};
 
 fn open(folder: &Path, bridge: &str, mode: Mode) -> Bridge {
     Bridge::open(Config {
@@ -34,7 +34,7 @@ fn peer(name: &str, addresses: &[&str], ranges: &[(&str, u8)]) -> Peer {
         addresses: addresses.iter().map(parse).collect(),
         ranges: ranges
             .iter()
-            .map(|(address, length)| Range::new(parse(address), *length).unwrap())
+            .map(|(address, length)| Cidr::new(parse(address), *length).unwrap())
             .collect(),
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | Room | Content |
 //! |---|---|
-//! | [`value`] | values of fields: quantities, names, selectors, URLs, schedules, errors |
+//! | [`value`] | values of fields: quantities, CIDRs, names, selectors, URLs, schedules, errors |
 //! | [`schema`] | the table of messages and its uses: decoding, protobuf, patches, managed fields, `OpenAPI` |
 //! | [`workload`] | pods and their templates: defaults, validation, warnings, quotas, security levels |
 //! | [`kinds`] | the kinds, one file each; `kind`, `strategy`, `table`: the parts that kinds are made of |
@@ -30,5 +30,5 @@ pub use object::Object;
 pub use registration::{Registration, Row};
 pub use schema::{decode, descriptions, go_json, managed, omit, openapi, patch, protobuf, strict, yaml};
 pub use value::invalid::{Invalid, InvalidKind};
-pub use value::{bounds, certificate, duration, go, intern, names, quantity, schedule, selector, url};
+pub use value::{bounds, certificate, cidr, duration, go, intern, names, quantity, schedule, selector, url};
 pub use workload::{pod, pod_security, quota, validation};

@@ -2,6 +2,7 @@
 
 pub mod bounds;
 pub mod certificate;
+pub mod cidr;
 pub mod duration;
 pub mod go;
 pub mod intern;

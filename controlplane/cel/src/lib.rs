@@ -62,6 +62,6 @@ pub use program::{CompileError, PER_CALL_LIMIT, Program};
 pub use types::{Environment, Type};
 pub use value::json::{List, Map, view};
 pub use value::object::{JSON_BYTES, Object};
-pub use value::opaque::{Authorizer, Check, Cidr, Decision, NamedFormat, Question, Semver, Url};
+pub use value::opaque::{Authorizer, Check, Decision, NamedFormat, Question, Semver, Url};
 pub use value::time::Timestamp;
 pub use value::{Bindings, Error, Key, Text, Value};

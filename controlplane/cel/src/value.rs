@@ -13,12 +13,13 @@ use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use api::cidr::Cidr;
 use api::quantity::Quantity;
 
 use crate::types::Type;
 use json::{List, Map};
 use object::Object;
-use opaque::{Check, Cidr, NamedFormat, Semver, Url};
+use opaque::{Check, NamedFormat, Semver, Url};
 use time::Timestamp;
 
 /// A failed evaluation.
@@ -235,7 +236,7 @@ impl<'a> Value<'a> {
             Self::Url(url) => url.text.chars().count(),
             Self::Ip(IpAddr::V4(_)) => 4,
             Self::Ip(IpAddr::V6(_)) => 16,
-            Self::Cidr(cidr) => usize::from(cidr.length.div_ceil(8)),
+            Self::Cidr(cidr) => usize::from(cidr.prefix.div_ceil(8)),
             _ => 1,
         };
         u64::try_from(size).unwrap_or(u64::MAX)

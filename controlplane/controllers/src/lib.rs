@@ -38,6 +38,7 @@ mod workloads;
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use api::certificate::Request;
+use api::cidr::Cidr;
 use k8s_openapi::jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -105,8 +106,10 @@ impl Default for Options {
             clock: Arc::new(machinery::clock::wall),
             machine: Arc::from("localhost"),
             pod_ranges: vec![PodRange {
-                address: [10, 244, 0, 0].into(),
-                prefix: 16,
+                range: Cidr {
+                    address: [10, 244, 0, 0].into(),
+                    prefix: 16,
+                },
                 node_prefix: 24,
             }],
             load_balancer_addresses: None,

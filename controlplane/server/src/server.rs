@@ -9,10 +9,10 @@ pub(crate) mod limits;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use api::cidr::Cidr;
 use axum::Router;
 use axum::body::Body;
 use http::Request;
@@ -70,7 +70,7 @@ pub struct Options {
     pub flags: Vec<(String, String)>,
     /// Range of Services' addresses, or one of each family, the usual one first: of 8 to 30 bits in version 4, of 64 to 126 in
     /// version 6. The first address of the first is the server's own.
-    pub service_ranges: Vec<(IpAddr, u8)>,
+    pub service_ranges: Vec<Cidr>,
     /// Issuers of service accounts' tokens: the first one issues, all are taken. At least one.
     pub issuers: Vec<String>,
     /// Audiences of tokens that the server itself takes.
@@ -100,7 +100,10 @@ impl Options {
             measures: None,
             metrics: None,
             flags: Vec::new(),
-            service_ranges: vec![(IpAddr::from([10, 96, 0, 0]), 12)],
+            service_ranges: vec![Cidr {
+                address: [10, 96, 0, 0].into(),
+                prefix: 12,
+            }],
             issuers: vec![ISSUER.to_owned()],
             audiences: vec![ISSUER.to_owned()],
             disabled_plugins: BTreeSet::new(),

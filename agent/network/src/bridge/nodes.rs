@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use agent_plan::network::node_routes::{self, Peer, Range};
+use agent_plan::network::node_routes::{self, Peer};
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::unix::AsyncFd;
@@ -112,22 +112,16 @@ impl Inner {
         };
         let (bridge, mark) = (&self.config.bridge, self.mark());
         let own = Peer {
-            ranges: ranges
-                .iter()
-                .filter_map(|range| Range::new(range.address, range.prefix))
-                .collect(),
+            ranges: ranges.iter().map(Cidr::network_range).collect(),
             ..nodes.own.clone()
         };
         kernel::with(|kernel| {
             let asked = node_routes::asked(&own, &nodes.peers);
             let ways = kernel.ways(&asked, [bridge, &mark.tunnel])?;
             let wanted = node_routes::plan(&own, &nodes.peers, &ways, mode);
-            let near = wanted.routes.keys().map(|range| Cidr {
-                address: range.address,
-                prefix: range.length,
-            });
+            let near: Vec<Cidr> = wanted.routes.keys().copied().collect();
             // Before the routes: no connection that uses them may be masqueraded.
-            if self.note_routed(&near.collect::<Vec<_>>()) {
+            if self.note_routed(&near) {
                 masquerade::replace(bridge, ranges, &self.near())?;
             }
             let led = kernel.lead(&mark, nodes.id, &wanted);

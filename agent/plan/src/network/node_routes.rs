@@ -15,6 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use api::cidr::Cidr;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::Timestamp;
@@ -28,59 +29,6 @@ const OVERHEAD: [u32; 2] = [50, 70];
 /// The minimum MTU of IPv6 (RFC 8200).
 const SMALLEST_MTU: u32 = 1280;
 
-/// A CIDR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Range {
-    /// The first address.
-    pub address: IpAddr,
-    /// Length of the prefix.
-    pub length: u8,
-}
-
-impl Range {
-    /// Returns the range that contains an address; `None` if the prefix is longer than an address.
-    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
-        let rest = width(address).checked_sub(length)?;
-        let kept = u128::MAX.checked_shl(rest.into()).unwrap_or_default();
-        let bits = bits(address) & kept;
-        let [.., a, b, c, d] = bits.to_be_bytes();
-        let address = match address {
-            IpAddr::V4(_) => IpAddr::from([a, b, c, d]),
-            IpAddr::V6(_) => IpAddr::from(bits.to_be_bytes()),
-        };
-        Some(Self { address, length })
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        let (address, length) = text.split_once('/')?;
-        Self::new(address.parse().ok()?, length.parse().ok()?)
-    }
-
-    /// True if an address is in the range.
-    pub fn contains(self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.address.is_ipv4() && Self::new(address, self.length) == Some(self)
-    }
-
-    fn overlaps(self, other: Self) -> bool {
-        if self.length <= other.length {
-            self.contains(other.address)
-        } else {
-            other.contains(self.address)
-        }
-    }
-}
-
-const fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
 /// The parts of a Node that routes depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -90,8 +38,8 @@ pub struct Peer {
     pub created: Option<Timestamp>,
     /// Its addresses of type `InternalIP`.
     pub addresses: Vec<IpAddr>,
-    /// `spec.podCIDRs`.
-    pub ranges: Vec<Range>,
+    /// `spec.podCIDRs`, from their first addresses.
+    pub ranges: Vec<Cidr>,
 }
 
 impl Peer {
@@ -102,9 +50,10 @@ impl Peer {
             .and_then(|spec| spec.pod_cidrs.as_ref())
             .filter(|all| !all.is_empty());
         let single = spec.and_then(|spec| spec.pod_cidr.as_ref());
+        let range = |text: &String| text.parse().ok().map(Cidr::network_range);
         let ranges = match several {
-            Some(several) => several.iter().filter_map(|text| Range::parse(text)).collect(),
-            None => single.and_then(|text| Range::parse(text)).into_iter().collect(),
+            Some(several) => several.iter().filter_map(range).collect(),
+            None => single.and_then(range).into_iter().collect(),
         };
         let status = node.status.iter();
         let addresses = status.flat_map(|status| status.addresses.iter().flatten());
@@ -186,7 +135,7 @@ pub struct Tunnel {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// By destination.
-    pub routes: BTreeMap<Range, Hop>,
+    pub routes: BTreeMap<Cidr, Hop>,
     /// The tunnel, if any route needs it.
     pub tunnel: Option<Tunnel>,
     /// The largest packet that fits all routes; `None` where there are none.
@@ -220,9 +169,7 @@ pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode
                     }
                 }
                 Err(why) => {
-                    routes
-                        .unreached
-                        .insert(peer.name.clone(), format!("{}/{}: {why}", range.address, range.length));
+                    routes.unreached.insert(peer.name.clone(), format!("{range}: {why}"));
                 }
             }
         }
@@ -232,8 +179,8 @@ pub fn plan(own: &Peer, peers: &[Peer], ways: &BTreeMap<IpAddr, Way>, mode: Mode
 
 /// Returns the reason for which a range cannot be a node's pod CIDR: a node may write anything to
 /// its own Node.
-fn refusal(range: Range, taken: &[Range], own: &Peer, others: &[&Peer]) -> Option<&'static str> {
-    if taken.iter().any(|other| other.overlaps(range)) {
+fn refusal(range: Cidr, taken: &[Cidr], own: &Peer, others: &[&Peer]) -> Option<&'static str> {
+    if taken.iter().any(|other| other.covers(range) || range.covers(*other)) {
         return Some("another node has addresses of it");
     }
     let mut nodes = others.iter().copied().chain([own]).flat_map(|node| &node.addresses);
@@ -248,7 +195,7 @@ fn refusal(range: Range, taken: &[Range], own: &Peer, others: &[&Peer]) -> Optio
 fn hop(
     own: &Peer,
     peer: &Peer,
-    range: Range,
+    range: Cidr,
     ways: &BTreeMap<IpAddr, Way>,
     mode: Mode,
 ) -> Result<Option<(Hop, IpAddr, u32)>, &'static str> {
@@ -287,7 +234,7 @@ fn is_tunnel_v6(own: &Peer) -> Option<bool> {
 }
 
 impl Routes {
-    fn add(&mut self, own: &Peer, peer: &Peer, range: Range, (hop, address, mtu): (Hop, IpAddr, u32)) {
+    fn add(&mut self, own: &Peer, peer: &Peer, range: Cidr, (hop, address, mtu): (Hop, IpAddr, u32)) {
         let mut mtu = mtu;
         if let Hop::Tunnel { gateway } = hop
             && let Some(local) = own.address(address.is_ipv6())

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use elements::{Address, Elements};
 pub use elements::{Change, DROP, Element, GROUP, Key, REFUSE, Value, flags, slots};
 pub use object::{Details, Endpoint, External, Name, Place, Port, Protocol, Service, Slice, SlicePort, name};
-pub(crate) use object::{bits, of_bits, range};
 
 /// Maximum number of Service ports that the group's bits in a mark can tell apart: each has a group
 /// of all its endpoints and one of the node's own.

@@ -6,8 +6,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column};
+use crate::value::cidr::Cidr;
 use crate::value::invalid::Invalid;
-use crate::workload::validation::{canonical_range, immutable, range};
+use crate::workload::validation::{canonical_range, immutable};
 
 impl Kind for ServiceCIDR {
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
@@ -98,8 +99,9 @@ fn validate(cidrs: &[String]) -> Vec<Invalid> {
     for (index, cidr) in cidrs.iter().enumerate() {
         canonical_range(&mut errors, &format!("{FIELD}[{index}]"), cidr);
     }
-    if let [Some((first, _)), Some((second, _))] = cidrs.iter().map(|cidr| range(cidr)).collect::<Vec<_>>().as_slice()
-        && first.is_ipv4() == second.is_ipv4()
+    let parsed = cidrs.iter().map(|cidr| cidr.parse::<Cidr>());
+    if let [Ok(first), Ok(second)] = parsed.collect::<Vec<_>>().as_slice()
+        && first.is_ipv6() == second.is_ipv6()
     {
         let detail = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
         let value = serde_json::to_string(cidrs).unwrap_or_default();

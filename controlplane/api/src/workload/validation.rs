@@ -24,6 +24,7 @@ use serde_json::{Map, Value};
 
 pub(crate) use self::pod_spec::affinity::{node_selector, unique_tolerations, volume_node_affinity};
 pub(crate) use self::pod_spec::volume::volume_path;
+use crate::value::cidr::Cidr;
 use crate::value::invalid::Invalid;
 use crate::value::names;
 
@@ -223,47 +224,24 @@ pub(crate) const TAINT_EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "
 /// The protocols that ports may have.
 pub(crate) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
-/// Parses a CIDR.
-pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, length) = text.split_once('/')?;
-    let (address, length) = (address.parse::<IpAddr>().ok()?, length.parse::<u8>().ok()?);
-    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
-}
-
 /// Upstream's message for an invalid CIDR.
 pub(crate) const RANGE: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
 /// Reports a text that is not a CIDR in canonical form: its first address, as short as possible.
 pub(crate) fn canonical_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
-    let Some((address, length)) = range(text) else {
+    let Ok(range) = text.parse::<Cidr>() else {
         return errors.push(Invalid::value(field, text, RANGE));
     };
-    let first = first(address, length);
-    if first != address {
+    let wanted = range.to_string();
+    if range.network() != range.address {
         let detail = "must not have bits set beyond the prefix length";
         errors.push(Invalid::value(field, text, detail));
-    }
-    let wanted = format!("{address}/{length}");
-    if first == address && wanted != text {
+    } else if wanted != text {
         errors.push(Invalid::value(
             field,
             text,
             format!("must be in canonical form ({wanted:?})"),
         ));
-    }
-}
-
-/// First address of a CIDR.
-pub(crate) fn first(address: IpAddr, length: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(u32::from(32 - length.min(32))).unwrap_or(0);
-            IpAddr::from((u32::from(address) & mask).to_be_bytes())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(u32::from(128 - length.min(128))).unwrap_or(0);
-            IpAddr::from((u128::from(address) & mask).to_be_bytes())
-        }
     }
 }
 
@@ -280,17 +258,15 @@ pub(crate) fn plain_range(errors: &mut Vec<Invalid>, field: &str, text: &str) {
         let digits = length.bytes().all(|byte| byte.is_ascii_digit());
         let length = length.parse::<u8>().ok().filter(|_| digits)?;
         let is_plain = is_short && address.parse::<IpAddr>().is_ok();
-        (length <= if read.is_ipv4() { 32 } else { 128 }).then_some((read, length, is_plain))
+        Some((Cidr::new(read, length)?, is_plain))
     });
     let detail = match parts {
         None => RANGE,
-        Some((_, _, false)) => "must not have leading 0s in IP or prefix length",
-        Some((IpAddr::V6(address), _, _)) if address.to_ipv4_mapped().is_some() => {
+        Some((_, false)) => "must not have leading 0s in IP or prefix length",
+        Some((range, _)) if matches!(range.address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) => {
             "must not have an IPv4-mapped IPv6 address"
         }
-        Some((address, length, _)) if first(address, length) != address => {
-            "must not have bits set beyond the prefix length"
-        }
+        Some((range, _)) if range.network() != range.address => "must not have bits set beyond the prefix length",
         Some(_) => return,
     };
     errors.push(Invalid::value(field, text, detail));

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use api::cidr::Cidr;
+
 use super::Function;
 use super::standard::one;
-use crate::value::opaque::Cidr;
 use crate::value::{Error, Value};
 
 pub(super) fn find(name: &str) -> Option<Function> {
@@ -37,16 +38,16 @@ pub(super) fn find(name: &str) -> Option<Function> {
             _ => Err(Error::overload()),
         },
         "containsCIDR" => |_, args| match args {
-            [Value::Cidr(cidr), Value::Cidr(other)] => Ok(Value::Bool(cidr.contains_range(*other))),
-            [Value::Cidr(cidr), Value::String(text)] => Ok(Value::Bool(cidr.contains_range(range(text)?))),
+            [Value::Cidr(cidr), Value::Cidr(other)] => Ok(Value::Bool(cidr.covers(*other))),
+            [Value::Cidr(cidr), Value::String(text)] => Ok(Value::Bool(cidr.covers(range(text)?))),
             _ => Err(Error::overload()),
         },
         "prefixLength" => |_, args| match args {
-            [Value::Cidr(cidr)] => Ok(Value::Int(cidr.length.into())),
+            [Value::Cidr(cidr)] => Ok(Value::Int(cidr.prefix.into())),
             _ => Err(Error::overload()),
         },
         "masked" => |_, args| match args {
-            [Value::Cidr(cidr)] => Ok(Value::Cidr(cidr.masked())),
+            [Value::Cidr(cidr)] => Ok(Value::Cidr(cidr.network_range())),
             _ => Err(Error::overload()),
         },
         _ => return None,
@@ -93,48 +94,14 @@ fn range(text: &str) -> Result<Cidr, Error> {
     if !plain || length.len() > 1 && length.starts_with('0') {
         return Err(refuse(&format!("bad bits after slash: {length:?}")));
     }
-    let most = if parsed.is_ipv4() { 32 } else { 128 };
-    let bits = length.parse::<u8>().ok().filter(|bits| *bits <= most);
-    let Some(length) = bits else {
-        return Err(refuse("prefix length out of range"));
-    };
+    let found = length.parse().ok().and_then(|length| Cidr::new(parsed, length));
+    let found = found.ok_or_else(|| refuse("prefix length out of range"))?;
     if matches!(parsed, IpAddr::V6(six) if six.to_ipv4_mapped().is_some()) {
         return Err(Error::new(format!(
             "{PREFIX}IPv4-mapped IPv6 address {text:?} is not allowed"
         )));
     }
-    Ok(Cidr {
-        address: parsed,
-        length,
-    })
-}
-
-impl Cidr {
-    fn masked(self) -> Self {
-        let address = match self.address {
-            IpAddr::V4(four) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.length)).unwrap_or(0);
-                IpAddr::V4((four.to_bits() & mask).into())
-            }
-            IpAddr::V6(six) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.length)).unwrap_or(0);
-                IpAddr::V6((six.to_bits() & mask).into())
-            }
-        };
-        Self { address, ..self }
-    }
-
-    fn contains(self, ip: IpAddr) -> bool {
-        let other = Self {
-            address: ip,
-            length: self.length,
-        };
-        ip.is_ipv4() == self.address.is_ipv4() && other.masked().address == self.masked().address
-    }
-
-    fn contains_range(self, other: Self) -> bool {
-        self.length <= other.length && self.contains(other.address)
-    }
+    Ok(found)
 }
 
 fn link_local_multicast(ip: IpAddr) -> bool {

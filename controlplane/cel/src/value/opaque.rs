@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Value;
@@ -15,19 +14,6 @@ pub struct Url {
     pub(crate) host: String,
     pub(crate) path: String,
     pub(crate) query: String,
-}
-
-/// A CIDR with any address in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    pub(crate) address: IpAddr,
-    pub(crate) length: u8,
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}/{}", self.address, self.length)
-    }
 }
 
 /// A semantic version; build metadata does not affect the order.

@@ -11,6 +11,7 @@ mod pool;
 
 use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
 
+use api::cidr::Cidr;
 use k8s_openapi::{
     api::{
         core::v1::{Node, Service},
@@ -65,23 +66,11 @@ fn read(text: &str) -> Option<(IpAddr, IpAddr)> {
         let (first, last): (IpAddr, IpAddr) = (first.parse().ok()?, last.parse().ok()?);
         return (first.is_ipv4() == last.is_ipv4() && first <= last).then_some((first, last));
     }
-    let Some((address, length)) = text.split_once('/') else {
-        let address = text.parse().ok()?;
+    if let Ok(address) = text.parse() {
         return Some((address, address));
-    };
-    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
-    match address {
-        IpAddr::V4(address) => {
-            let host = u32::MAX.checked_shr(length).unwrap_or(0);
-            let bits = address.to_bits();
-            (length <= 32 && bits & host == 0).then(|| (address.into(), IpAddr::V4((bits | host).into())))
-        }
-        IpAddr::V6(address) => {
-            let host = u128::MAX.checked_shr(length).unwrap_or(0);
-            let bits = address.to_bits();
-            (length <= 128 && bits & host == 0).then(|| (address.into(), IpAddr::V6((bits | host).into())))
-        }
     }
+    let range: Cidr = text.parse().ok()?;
+    (range.network() == range.address).then(|| range.ends())
 }
 
 /// True if a Service needs addresses.

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use api::cidr::Cidr;
 use k8s_openapi::{api::networking::v1::ServiceCIDR, apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use serde_json::json;
 
@@ -50,12 +51,12 @@ pub fn plan(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr],
 
 /// True if some address lies in this range alone and no other range covers the whole of it.
 fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr]) -> bool {
-    let own: Vec<Prefix> = prefixes(range).collect();
+    let own: Vec<Cidr> = prefixes(range).collect();
     let others = || all.iter().filter(|other| name(&***other) != name(range));
-    let is_covered = |own: &Prefix| others().any(|other| prefixes(other).any(|other| other.covers(own)));
+    let is_covered = |own: &Cidr| others().any(|other| prefixes(other).any(|other| other.covers(*own)));
     !own.iter().all(is_covered)
         && addresses.iter().any(|address| {
-            let has = |prefix: &Prefix| prefix.has(*address);
+            let has = |prefix: &Cidr| prefix.contains(*address);
             own.iter().any(has) && !others().any(|other| prefixes(other).any(|prefix| has(&prefix)))
         })
 }
@@ -109,39 +110,9 @@ fn condition(range: &ServiceCIDR, ready: bool, now: Timestamp) -> Option<Step> {
     })
 }
 
-/// The first bits that the addresses of a range have in common.
-struct Prefix {
-    address: IpAddr,
-    length: u8,
-}
-
-fn prefixes(range: &ServiceCIDR) -> impl Iterator<Item = Prefix> {
+fn prefixes(range: &ServiceCIDR) -> impl Iterator<Item = Cidr> {
     let texts = range.spec.iter().filter_map(|spec| spec.cidrs.as_ref()).flatten();
-    texts.filter_map(|text| {
-        let (address, length) = text.split_once('/')?;
-        Some(Prefix {
-            address: address.parse().ok()?,
-            length: length.parse().ok()?,
-        })
-    })
-}
-
-impl Prefix {
-    fn has(&self, address: IpAddr) -> bool {
-        fn bits(address: IpAddr) -> (u128, u8) {
-            match address {
-                IpAddr::V4(address) => (u128::from(address.to_bits()), 32),
-                IpAddr::V6(address) => (address.to_bits(), 128),
-            }
-        }
-        let ((own, width), (other, other_width)) = (bits(self.address), bits(address));
-        let rest = u32::from(width.saturating_sub(self.length));
-        width == other_width && own.checked_shr(rest) == other.checked_shr(rest)
-    }
-
-    fn covers(&self, other: &Self) -> bool {
-        self.length <= other.length && self.has(other.address)
-    }
+    texts.filter_map(|text| text.parse().ok())
 }
 
 #[cfg(test)]

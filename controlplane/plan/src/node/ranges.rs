@@ -5,10 +5,11 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::IpAddr,
     time::Duration,
 };
 
+use api::cidr::Cidr;
 use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde_json::json;
 
@@ -19,10 +20,8 @@ use crate::step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target};
 /// A range that nodes' CIDRs are allocated from: at most one for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodRange {
-    /// An address of it.
-    pub address: IpAddr,
-    /// The length of its prefix.
-    pub prefix: u8,
+    /// All of it.
+    pub range: Cidr,
     /// The length of a node's prefix, not shorter than its own.
     pub node_prefix: u8,
 }
@@ -59,14 +58,14 @@ pub struct Ranges {
 #[derive(Debug)]
 struct Given {
     ranges: Vec<String>,
-    parsed: Vec<(IpAddr, u8)>,
+    parsed: Vec<Cidr>,
     /// True until the node is seen with them, or another one with CIDRs that it was not given.
     new: bool,
 }
 
 impl Given {
     fn of(ranges: Vec<String>, new: bool) -> Self {
-        let parsed = ranges.iter().filter_map(|range| parse(range)).collect();
+        let parsed = ranges.iter().filter_map(|range| range.parse().ok()).collect();
         Self { ranges, parsed, new }
     }
 }
@@ -229,20 +228,19 @@ impl Ranges {
         }
         self.release(nodes, pods);
         let others = self.given.iter().filter(|(other, _)| *other != own);
-        let mut taken: Vec<(IpAddr, u8)> = others.flat_map(|(_, given)| &given.parsed).copied().collect();
+        let mut taken: Vec<Cidr> = others.flat_map(|(_, given)| &given.parsed).copied().collect();
         // Agents make no routes to CIDRs with addresses of machines.
-        let mut links: Vec<(IpAddr, u8)> = Vec::new();
-        let whole = |address: IpAddr| (address, width(address));
+        let mut links: Vec<Cidr> = Vec::new();
         for machine in nodes.iter().copied().chain([node]) {
             if name(machine) != own {
-                taken.extend(used(machine).filter_map(parse));
+                taken.extend(used(machine).filter_map(|range| range.parse::<Cidr>().ok()));
             }
-            taken.extend(addresses(machine).map(whole));
+            taken.extend(addresses(machine).map(Cidr::whole));
             links.extend(self::links(machine));
         }
         let pods = pods.iter().filter(|pod| node_of(pod).is_some_and(|node| node != own));
         let held = pods.flat_map(|pod| &pod.status.addresses);
-        taken.extend(held.filter_map(|text| text.parse().ok()).map(whole));
+        taken.extend(held.filter_map(|text| text.parse().ok()).map(Cidr::whole));
         let had = self.given.get(own).into_iter().flat_map(|had| &had.ranges);
         let had = had.map(String::as_str);
         let told = node.metadata.annotations.as_ref().and_then(|all| all.get(USED));
@@ -309,13 +307,12 @@ fn assign(node: &Node, ranges: &[String]) -> Step {
 impl PodRange {
     /// The lowest CIDR that overlaps no taken one and was not used before.
     fn free(&self, taken: &Taken, released: &[String]) -> Option<String> {
-        let network = cut(self.address, self.prefix)?;
-        let parts = u32::from(self.node_prefix.checked_sub(self.prefix)?);
-        let rest = u32::from(width(self.address).checked_sub(self.node_prefix)?);
+        let parts = self.node_prefix.checked_sub(self.range.prefix)?;
+        let rest = u32::from(self.range.host_bits().checked_sub(parts)?);
         // No cluster has more nodes than this.
         let mut parts = 0..1_u128 << parts.min(16);
         parts.find_map(|part| {
-            let address = with(self.address, network | part.checked_shl(rest)?);
+            let address = self.range.at(part.checked_shl(rest)?).address;
             if taken.overlaps(address) {
                 return None;
             }
@@ -326,47 +323,38 @@ impl PodRange {
 
     /// True if a CIDR is a free part of this range.
     fn may_give(&self, range: &str, taken: &Taken) -> bool {
-        parse(range).is_some_and(|(address, prefix)| {
-            address.is_ipv4() == self.address.is_ipv4()
-                && prefix == self.node_prefix
-                && cut(address, self.prefix) == cut(self.address, self.prefix)
-                && !taken.overlaps(address)
+        range.parse().is_ok_and(|Cidr { address, prefix }: Cidr| {
+            prefix == self.node_prefix && self.range.contains(address) && !taken.overlaps(address)
         })
     }
 }
 
-/// Taken parts of a range, by their bits.
+/// Taken parts of a range, by their first addresses.
 struct Taken {
     prefix: u8,
-    parts: BTreeSet<u128>,
+    parts: BTreeSet<IpAddr>,
     /// CIDRs larger than a part.
-    larger: Vec<(IpAddr, u8)>,
+    larger: Vec<Cidr>,
 }
 
 impl Taken {
-    fn of(pool: &PodRange, taken: &[(IpAddr, u8)]) -> Self {
-        let own = taken
-            .iter()
-            .filter(|(other, _)| other.is_ipv4() == pool.address.is_ipv4());
-        let (larger, parts): (Vec<_>, Vec<_>) = own.partition(|(_, prefix)| *prefix < pool.node_prefix);
+    fn of(pool: &PodRange, taken: &[Cidr]) -> Self {
+        let own = taken.iter().filter(|other| other.is_ipv6() == pool.range.is_ipv6());
+        let (larger, parts): (Vec<Cidr>, Vec<Cidr>) = own.copied().partition(|other| other.prefix < pool.node_prefix);
+        let prefix = pool.node_prefix;
+        let part = |other: Cidr| Cidr { prefix, ..other }.network();
         Self {
-            prefix: pool.node_prefix,
-            parts: parts
-                .into_iter()
-                .filter_map(|(other, _)| cut(other, pool.node_prefix))
-                .collect(),
+            prefix,
+            parts: parts.into_iter().map(part).collect(),
             larger,
         }
     }
 
     /// With networks inside the range. One that contains all of it leaves its other addresses to
     /// pods.
-    fn and(mut self, pool: &PodRange, links: &[(IpAddr, u8)]) -> Self {
-        let inner: Vec<(IpAddr, u8)> = links
-            .iter()
-            .copied()
-            .filter(|(_, prefix)| *prefix > pool.prefix)
-            .collect();
+    fn and(mut self, pool: &PodRange, links: &[Cidr]) -> Self {
+        let inner = links.iter().filter(|link| link.prefix > pool.range.prefix);
+        let inner: Vec<Cidr> = inner.copied().collect();
         let more = Self::of(pool, &inner);
         self.parts.extend(more.parts);
         self.larger.extend(more.larger);
@@ -375,12 +363,11 @@ impl Taken {
 
     /// True if a part overlaps a CIDR that is taken.
     fn overlaps(&self, part: IpAddr) -> bool {
-        let is_taken = cut(part, self.prefix).is_some_and(|bits| self.parts.contains(&bits));
-        is_taken
-            || self
-                .larger
-                .iter()
-                .any(|(other, prefix)| cut(*other, *prefix) == cut(part, *prefix))
+        let own = Cidr {
+            address: part,
+            prefix: self.prefix,
+        };
+        self.parts.contains(&own.network()) || self.larger.iter().any(|other| other.contains(part))
     }
 }
 
@@ -403,37 +390,8 @@ fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
 }
 
 /// Ranges of the links of a node's machine.
-fn links(node: &Node) -> impl Iterator<Item = (IpAddr, u8)> {
+fn links(node: &Node) -> impl Iterator<Item = Cidr> {
     let told = node.metadata.annotations.iter().filter_map(|all| all.get(LINKS));
-    told.flat_map(|told| told.split(',')).filter_map(parse)
-}
-
-fn parse(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = text.split_once('/')?;
-    let (address, prefix) = (address.parse().ok()?, prefix.parse().ok()?);
-    (prefix <= width(address)).then_some((address, prefix))
-}
-
-const fn width(address: IpAddr) -> u8 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-/// The bits of the first address with the same prefix.
-fn cut(address: IpAddr, prefix: u8) -> Option<u128> {
-    let rest = width(address).checked_sub(prefix)?;
-    let bits = match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    };
-    let common = u128::MAX.checked_shl(rest.into()).unwrap_or(0);
-    Some(bits & common)
-}
-
-/// The address with these bits, of the family of another one.
-fn with(family: IpAddr, bits: u128) -> IpAddr {
-    let [.., a, b, c, d] = bits.to_be_bytes();
-    match family {
-        IpAddr::V4(_) => Ipv4Addr::new(a, b, c, d).into(),
-        IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-    }
+    told.flat_map(|told| told.split(','))
+        .filter_map(|range| range.parse().ok())
 }

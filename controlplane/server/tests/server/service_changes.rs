@@ -1,7 +1,5 @@
 //! Updates of Services: allocations, rejections, and the order of their errors.
 
-use std::net::IpAddr;
-
 use controlplane_server::Options;
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -189,10 +187,7 @@ fn shown(service: &Value) -> String {
 
 #[tokio::test]
 async fn services_of_both_families_get_and_lose_the_second_address() {
-    let ranges = vec![
-        (IpAddr::from([10, 96, 0, 0]), 16),
-        ("fd00:10:96::".parse().unwrap(), 112),
-    ];
+    let ranges = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10:96::/112".parse().unwrap()];
     let api = Api::start_with(|options| Options {
         service_ranges: ranges,
         ..options

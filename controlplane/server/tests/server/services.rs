@@ -1,6 +1,6 @@
 //! Services: allocation of addresses and ports.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use crate::support::{Answer, Api};
 use controlplane_server::{Options, Server};
@@ -201,7 +201,7 @@ async fn names_and_headless_services_hold_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn services_made_at_once_share_nothing() {
     let api = Api::start_with(|options| Options {
-        service_ranges: vec![(IpAddr::from([10, 96, 0, 0]), 27)],
+        service_ranges: vec!["10.96.0.0/27".parse().unwrap()],
         ..options
     })
     .await;

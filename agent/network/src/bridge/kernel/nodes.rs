@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use agent_plan::network::node_routes::{Hop, Range, Routes, Way};
+use agent_plan::network::node_routes::{Hop, Routes, Way};
 use futures::TryStreamExt as _;
 use nix::errno::Errno;
 use rtnetlink::packet_route::link::{LinkFlags, LinkMessage};
@@ -69,11 +69,7 @@ impl Kernel {
     /// Destinations of this network's routes.
     pub(in super::super) fn routed(&self, metric: u32) -> Result<Vec<Cidr>, Error> {
         let known = self.runtime.block_on(self.host.known(metric))?;
-        let cidr = |range: &Range| Cidr {
-            address: range.address,
-            prefix: range.length,
-        };
-        Ok(known.keys().map(cidr).collect())
+        Ok(known.into_keys().collect())
     }
 
     /// Brings routes and tunnel to the wanted state. Direct routes come first: they need no tunnel.
@@ -191,7 +187,7 @@ impl Socket {
     }
 
     /// Routes of this network by destination, with the next hop of each.
-    async fn known(&self, metric: u32) -> Result<BTreeMap<Range, (RouteMessage, (IpAddr, u32))>, Error> {
+    async fn known(&self, metric: u32) -> Result<BTreeMap<Cidr, (RouteMessage, (IpAddr, u32))>, Error> {
         let mut known = BTreeMap::new();
         for v6 in [false, true] {
             let mut all = self.handle.route().get(routes::all(v6)).execute();
@@ -210,13 +206,13 @@ impl Socket {
         Ok(known)
     }
 
-    async fn set_route(&self, range: Range, (gateway, interface): (IpAddr, u32), metric: u32) -> Result<(), Error> {
+    async fn set_route(&self, range: Cidr, (gateway, interface): (IpAddr, u32), metric: u32) -> Result<(), Error> {
         let failed = |error: &dyn std::fmt::Display| Error::Kernel {
             doing: "add a route to another node's pods",
-            cause: format!("{}/{} via {gateway}: {error}", range.address, range.length),
+            cause: format!("{range} via {gateway}: {error}"),
         };
         let route = RouteMessageBuilder::<IpAddr>::new()
-            .destination_prefix(range.address, range.length)
+            .destination_prefix(range.address, range.prefix)
             .and_then(|route| route.gateway(gateway))
             .map_err(|error| failed(&error))?;
         let route = route.output_interface(interface).priority(metric);
@@ -284,7 +280,7 @@ fn has_other_gateway(route: &RouteMessage) -> bool {
     attributes.any(|attribute| matches!(attribute, RouteAttribute::Via(_)))
 }
 
-fn destination(route: &RouteMessage) -> Option<Range> {
+fn destination(route: &RouteMessage) -> Option<Cidr> {
     let address = route.attributes.iter().find_map(|attribute| {
         if let RouteAttribute::Destination(address) = attribute {
             ip(address)
@@ -292,5 +288,5 @@ fn destination(route: &RouteMessage) -> Option<Range> {
             None
         }
     })?;
-    Range::new(address, route.header.destination_prefix_length)
+    Cidr::new(address, route.header.destination_prefix_length).map(Cidr::network_range)
 }

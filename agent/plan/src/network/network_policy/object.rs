@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::cidr::{Cidr, bits, of_bits};
 use api::selector::LabelSelector;
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as Structure;
@@ -10,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::peers::{Endpoints, Namespaces, PodPeer, Range, Set};
 use super::pod::Pod;
 use super::{Direction, PolicyName};
-use crate::network::proxy::{Protocol, bits, of_bits, range};
+use crate::network::proxy::Protocol;
 
 /// A network policy.
 #[derive(Debug)]
@@ -214,11 +215,12 @@ fn joined(mut ports: Vec<(Protocol, u16, u16)>) -> Vec<(Protocol, u16, u16)> {
 
 /// Returns an IP block without its exceptions.
 fn block(block: &IPBlock) -> Vec<Range> {
+    let range = |text: &String| text.parse().ok().map(Cidr::ends);
     let Some((first, last)) = range(&block.cidr) else {
         return Vec::new();
     };
     let v6 = first.is_ipv6();
-    let excepted = block.except.iter().flatten().filter_map(|text| range(text));
+    let excepted = block.except.iter().flatten().filter_map(range);
     let mut excepted: Vec<Range> = excepted.filter(|(first, _)| first.is_ipv6() == v6).collect();
     excepted.sort_unstable();
     let (mut all, mut next, end) = (Vec::new(), Some(bits(first)), bits(last));

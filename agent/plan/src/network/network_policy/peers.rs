@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use api::cidr::bits;
 use api::selector::LabelSelector;
 
 use super::pod::{Labels, Pod};
 use super::{Element, Shape};
-use crate::network::proxy::{Protocol, bits};
+use crate::network::proxy::Protocol;
 
 /// The namespaces that a peer's pods are in.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use super::{Hop, Mode, Peer, Range, Way, asked, plan};
+use super::{Hop, Mode, Peer, Way, asked, plan};
 
 fn node(name: &str, created: &str, addresses: &[&str], ranges: &[&str]) -> Peer {
     let addresses: Vec<_> = addresses
@@ -40,17 +40,13 @@ fn ways(all: &[(&str, Way)]) -> BTreeMap<IpAddr, Way> {
         .collect()
 }
 
-fn show(range: &Range) -> String {
-    format!("{}/{}", range.address, range.length)
-}
-
 fn check(own: &Peer, peers: &[Peer], found: &[(&str, Way)], mode: Mode, expected: &Expect) {
     let routes = plan(own, peers, &ways(found), mode);
     let mut text = String::new();
     for (range, hop) in &routes.routes {
         match hop {
-            Hop::Direct { gateway, interface } => writeln!(text, "{} via {gateway} dev {interface}", show(range)),
-            Hop::Tunnel { gateway } => writeln!(text, "{} via {gateway} through the tunnel", show(range)),
+            Hop::Direct { gateway, interface } => writeln!(text, "{range} via {gateway} dev {interface}"),
+            Hop::Tunnel { gateway } => writeln!(text, "{range} via {gateway} through the tunnel"),
         }
         .unwrap();
     }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use api::cidr::{Cidr, of_bits};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -226,7 +227,9 @@ impl External {
         let spec = service.spec.as_ref()?;
         let type_ = spec.type_.as_deref().unwrap_or_default();
         let ranges = spec.load_balancer_source_ranges.iter().flatten();
-        let ranges: Vec<_> = ranges.filter_map(|text| range(text.trim())).collect();
+        let ranges: Vec<_> = ranges
+            .filter_map(|text| text.trim().parse().ok().map(Cidr::ends))
+            .collect();
         let status = service.status.as_ref();
         let conditions = status
             .and_then(|status| status.conditions.as_ref())
@@ -267,46 +270,11 @@ impl External {
 fn of_family(ranges: &[(IpAddr, IpAddr)], v6: bool) -> Vec<(IpAddr, IpAddr)> {
     let of_family = ranges.iter().filter(|(first, _)| first.is_ipv6() == v6);
     let mut ranges: Vec<_> = of_family.copied().collect();
-    let is_all = |(first, last): &(IpAddr, IpAddr)| bits(*first) == 0 && bits(*last) == bits_of(v6, u128::MAX);
+    let is_all = |(first, last): &(IpAddr, IpAddr)| first.is_unspecified() && *last == of_bits(v6, u128::MAX);
     if ranges.iter().any(is_all) {
         ranges.clear();
     }
     ranges
-}
-
-const fn bits_of(v6: bool, bits: u128) -> u128 {
-    if v6 { bits } else { bits & 0xffff_ffff }
-}
-
-/// An address as a number.
-pub(crate) fn bits(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(address) => address.to_bits().into(),
-        IpAddr::V6(address) => address.to_bits(),
-    }
-}
-
-/// The first and the last address of a CIDR.
-pub(crate) fn range(text: &str) -> Option<(IpAddr, IpAddr)> {
-    let (address, length) = text.split_once('/')?;
-    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
-    let width: u32 = if address.is_ipv6() { 128 } else { 32 };
-    let host = u128::MAX
-        .checked_shr(128_u32.checked_sub(width.checked_sub(length)?)?)
-        .unwrap_or_default();
-    let (first, last) = (bits(address) & !host, bits(address) | host);
-    let v6 = address.is_ipv6();
-    Some((of_bits(v6, first), of_bits(v6, last)))
-}
-
-/// Converts a number to an address; bits beyond the family's width are ignored.
-pub(crate) fn of_bits(v6: bool, bits: u128) -> IpAddr {
-    let [.., a, b, c, d] = bits.to_be_bytes();
-    if v6 {
-        IpAddr::V6(bits.into())
-    } else {
-        IpAddr::V4([a, b, c, d].into())
-    }
 }
 
 fn affinity(spec: &core::ServiceSpec) -> Option<NonZeroU32> {

@@ -1,13 +1,12 @@
 //! Validation of network policies, with upstream's messages (`pkg/apis/networking/validation`).
 
-use std::net::IpAddr;
-
 use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::value::cidr::Cidr;
 use crate::value::invalid::Invalid;
 use crate::workload::validation::selector::label_selector;
-use crate::workload::validation::{one_of_or_none, plain_range, port, port_or_name, range};
+use crate::workload::validation::{one_of_or_none, plain_range, port, port_or_name};
 
 /// Validates a spec.
 pub(super) fn validate(spec: &NetworkPolicySpec) -> Vec<Invalid> {
@@ -119,28 +118,15 @@ fn block(errors: &mut Vec<Invalid>, block: &IPBlock, path: &str) {
         return errors.push(Invalid::required(field, ""));
     }
     plain_range(errors, &field, &block.cidr);
-    let Some(whole) = range(&block.cidr) else { return };
+    let Ok(whole) = block.cidr.parse::<Cidr>() else { return };
     for (index, except) in block.except.iter().flatten().enumerate() {
         let field = format!("{path}.except[{index}]");
         plain_range(errors, &field, except);
-        if range(except).is_some_and(|part| !is_part(whole, part)) {
+        if except
+            .parse()
+            .is_ok_and(|part: Cidr| !whole.covers(part) || part.prefix == whole.prefix)
+        {
             errors.push(Invalid::value(field, except, "must be a strict subset of `cidr`"));
         }
     }
-}
-
-/// True if a CIDR is a strict subset of another.
-fn is_part(whole: (IpAddr, u8), part: (IpAddr, u8)) -> bool {
-    let same_beginning = match (whole.0, part.0) {
-        (IpAddr::V4(whole_address), IpAddr::V4(address)) => {
-            let differs = whole_address.to_bits() ^ address.to_bits();
-            differs.leading_zeros() >= u32::from(whole.1)
-        }
-        (IpAddr::V6(whole_address), IpAddr::V6(address)) => {
-            let differs = whole_address.to_bits() ^ address.to_bits();
-            differs.leading_zeros() >= u32::from(whole.1)
-        }
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-    };
-    same_beginning && whole.1 < part.1
 }

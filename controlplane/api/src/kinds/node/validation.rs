@@ -6,11 +6,12 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::json;
 
+use crate::value::cidr::Cidr;
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::value::quantity::Quantity;
 use crate::workload::validation::resources::is_integer;
-use crate::workload::validation::{TAINT_EFFECTS, each, one_of, plain_range, range};
+use crate::workload::validation::{TAINT_EFFECTS, each, one_of, plain_range};
 
 const RANGES: &str = "spec.podCIDRs";
 const UPPER_CAMEL_CASE: &str = "must start with an UpperCamelCase segment, with subsequent segments separated by '/' \
@@ -28,7 +29,8 @@ pub(super) fn validate(node: &Node) -> Vec<Invalid> {
         plain_range(&mut errors, &format!("{RANGES}[{index}]"), own);
     }
     if ranges.len() > 1 {
-        let families: Vec<bool> = ranges.iter().filter_map(|own| Some(range(own)?.0.is_ipv4())).collect();
+        let parsed = ranges.iter().filter_map(|own| own.parse::<Cidr>().ok());
+        let families: Vec<bool> = parsed.map(Cidr::is_ipv6).collect();
         if ranges.len() > 2 || !families.contains(&true) || !families.contains(&false) {
             let value = serde_json::to_string(ranges).unwrap_or_default();
             let detail = "may specify no more than one CIDR for each IP family";

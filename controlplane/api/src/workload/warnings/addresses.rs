@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::workload::validation::{first, range};
+use crate::value::cidr::Cidr;
 
 /// Warns about a valid address.
 pub(crate) fn of_address(warnings: &mut Vec<String>, text: &str, field: &str) {
@@ -16,17 +16,15 @@ pub(crate) fn of_address(warnings: &mut Vec<String>, text: &str, field: &str) {
 
 /// Warns about a valid CIDR.
 pub(crate) fn of_range(warnings: &mut Vec<String>, text: &str, field: &str) {
-    let Some((address, length)) = range(text) else { return };
-    let whole = if address.is_ipv4() { 32 } else { 128 };
-    let begin = first(address, length);
-    if begin != address {
+    let Ok(range) = text.parse::<Cidr>() else { return };
+    let (all, one) = (range.network_range(), Cidr::whole(range.address));
+    if all != range {
         warnings.push(format!(
-            "{field}: CIDR value {text:?} is ambiguous in this context (should be \"{begin}/{length}\" or \
-             \"{address}/{whole}\"?)"
+            "{field}: CIDR value {text:?} is ambiguous in this context (should be \"{all}\" or \"{one}\"?)"
         ));
-    } else if address.is_ipv6() && format!("{address}/{length}") != text {
+    } else if range.is_ipv6() && range.to_string() != text {
         warnings.push(format!(
-            "{field}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{address}/{length}\")"
+            "{field}: IPv6 CIDR value {text:?} should be in RFC 5952 canonical format (\"{range}\")"
         ));
     }
 }

@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use api::cidr::Cidr;
 use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
@@ -33,7 +34,7 @@ const MANAGER: &str = "cluster-dns-controller.skiff.dev";
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "skiff");
 /// Offset of the cluster IP in the Service range (`GetDNSIP` in
 /// `cmd/kubeadm/app/constants/constants.go`).
-const OFFSET: u32 = 10;
+const OFFSET: u128 = 10;
 /// Ports of the Service and of the servers: name, protocol.
 const PORTS: [(&str, &str); 2] = [("dns", "UDP"), ("dns-tcp", "TCP")];
 const PORT: i32 = 53;
@@ -97,13 +98,8 @@ fn has(service: &Service, address: IpAddr) -> bool {
 
 /// The Service's address in a range, such as `10.96.0.0/16`.
 fn address(range: &str) -> Option<IpAddr> {
-    let (first, length) = range.split_once('/')?;
-    let length: u32 = length.parse().ok()?;
-    match first.parse().ok()? {
-        IpAddr::V4(first) if length <= 28 => Some(IpAddr::V4((first.to_bits().checked_add(OFFSET)?).into())),
-        IpAddr::V6(first) if length <= 124 => Some(IpAddr::V6((first.to_bits().checked_add(OFFSET.into())?).into())),
-        IpAddr::V4(_) | IpAddr::V6(_) => None,
-    }
+    let range: Cidr = range.parse().ok()?;
+    (range.host_bits() >= 4).then(|| range.at(OFFSET).address)
 }
 
 /// The Service with the labels and ports of `CoreDNS`' in

@@ -7,7 +7,7 @@ use k8s_openapi::{
 
 use serde_json::json;
 
-use super::{PodRange, Ranges, Recorded, SENT, parse};
+use super::{PodRange, Ranges, Recorded, SENT};
 use crate::{pod::Pod, step::Step};
 
 fn node(name: &str, ranges: &[&str]) -> Node {
@@ -22,13 +22,9 @@ fn node(name: &str, ranges: &[&str]) -> Node {
 }
 
 fn pools(texts: &[(&str, u8)]) -> Ranges {
-    let pool = |(text, node_prefix): &(&str, u8)| {
-        let (address, prefix) = parse(text).unwrap();
-        PodRange {
-            address,
-            prefix,
-            node_prefix: *node_prefix,
-        }
+    let pool = |(text, node_prefix): &(&str, u8)| PodRange {
+        range: text.parse().unwrap(),
+        node_prefix: *node_prefix,
     };
     Ranges::new(texts.iter().map(pool).collect())
 }

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use crate::server::Options;
-use crate::storage::allocation::Range;
 
 /// Object of the Service `kubernetes`, which all have that name.
 pub(super) struct Own {
@@ -67,10 +66,8 @@ impl Own {
 
 /// The objects, where the servers at these addresses share the store with this one.
 pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> {
-    let ranges = options.service_ranges.iter();
-    let cidrs: Vec<String> = ranges.map(|(range, length)| format!("{range}/{length}")).collect();
-    let first = options.service_ranges.first().copied().map(Range::new);
-    let address = first.map(|first| first.at(1).to_string());
+    let cidrs: Vec<String> = options.service_ranges.iter().map(ToString::to_string).collect();
+    let address = options.service_ranges.first().map(|first| first.at(1).address);
     let v6 = is_v6(options);
     let port = options.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     let port: u16 = port.unwrap_or(6443);
@@ -132,8 +129,7 @@ pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> 
 
 /// True if the Service has an IPv6 address, and so do its endpoints.
 fn is_v6(options: &Options) -> bool {
-    let first = options.service_ranges.first().copied().map(Range::new);
-    first.is_some_and(Range::is_ipv6)
+    options.service_ranges.first().is_some_and(|first| first.is_ipv6())
 }
 
 /// Address at which other machines reach this server, if any.

@@ -1,8 +1,9 @@
 //! Ranges of addresses for Services: the server's own, and those of `ServiceCIDR` objects.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
+use api::cidr::Cidr;
 use api::find;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use store::Store;
@@ -12,60 +13,39 @@ use crate::storage;
 
 /// A range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Range {
-    address: IpAddr,
-    length: u8,
-}
+pub(crate) struct Range(Cidr);
 
 impl Range {
-    pub(crate) fn new((address, length): (IpAddr, u8)) -> Self {
-        Self { address, length }
-    }
-
-    /// True if its addresses are IPv6.
-    pub(crate) fn is_ipv6(self) -> bool {
-        self.address.is_ipv6()
+    pub(crate) fn new(range: Cidr) -> Self {
+        Self(range)
     }
 
     /// The name of its family.
     pub(crate) fn family(self) -> &'static str {
-        if self.is_ipv6() { "IPv6" } else { "IPv4" }
-    }
-
-    fn bits(address: IpAddr) -> u128 {
-        match address {
-            IpAddr::V4(address) => address.to_bits().into(),
-            IpAddr::V6(address) => address.to_bits(),
-        }
+        if self.0.is_ipv6() { "IPv6" } else { "IPv4" }
     }
 
     /// Number of addresses.
     fn size(self) -> u128 {
-        let width: u32 = if self.is_ipv6() { 128 } else { 32 };
-        let host = width.saturating_sub(u32::from(self.length));
-        1_u128.checked_shl(host).unwrap_or(u128::MAX)
+        1_u128.checked_shl(self.0.host_bits().into()).unwrap_or(u128::MAX)
     }
 
     /// Number of the last address that can be allocated: in IPv4 the one before the broadcast
     /// address.
     fn last(self) -> u128 {
-        self.size().saturating_sub(if self.is_ipv6() { 1 } else { 2 })
+        self.size().saturating_sub(if self.0.is_ipv6() { 1 } else { 2 })
     }
 
     /// The address at an offset.
     pub(crate) fn at(self, offset: u128) -> IpAddr {
-        let bits = Self::bits(self.address).saturating_add(offset);
-        match self.address {
-            IpAddr::V4(_) => Ipv4Addr::from_bits(u32::try_from(bits).unwrap_or(u32::MAX)).into(),
-            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-        }
+        self.0.at(offset).address
     }
 
     /// True if an address can be allocated: in the range, and neither the network nor the broadcast
     /// address.
     pub(crate) fn has(self, address: IpAddr) -> bool {
-        let offset = Self::bits(address).checked_sub(Self::bits(self.address));
-        address.is_ipv6() == self.is_ipv6() && offset.is_some_and(|offset| offset > 0 && offset <= self.last())
+        let own = Cidr { address, ..self.0 };
+        self.0.contains(address) && (1..=self.last()).contains(&own.offset())
     }
 }
 
@@ -73,16 +53,12 @@ impl FromStr for Range {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, length) = text.split_once('/').ok_or(())?;
-        let (Ok(address), Ok(length)) = (address.parse::<IpAddr>(), length.parse()) else {
-            return Err(());
-        };
-        let lengths = if address.is_ipv6() { 64..=126 } else { 8..=30 };
-        if lengths.contains(&length) {
-            Ok(Self { address, length })
-        } else {
-            Err(())
-        }
+        let lengths = |range: &Cidr| if range.is_ipv6() { 64..=126 } else { 8..=30 };
+        let range = text
+            .parse()
+            .ok()
+            .filter(|range: &Cidr| lengths(range).contains(&range.prefix));
+        range.map(Self).ok_or(())
     }
 }
 
@@ -134,6 +110,8 @@ pub(crate) fn pick(store: &Store, ranges: &[Range]) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]

@@ -21,9 +21,38 @@ pub struct Cidr {
 #[error("{0:?} is not a range such as 10.244.0.0/24 or fd00:10:244::/64")]
 pub struct ParseCidrError(String);
 
+/// Converts an address to a number.
+pub fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// Converts a number to an address; bits beyond the family's width are dropped.
+pub fn of_bits(v6: bool, bits: u128) -> IpAddr {
+    let [.., a, b, c, d] = bits.to_be_bytes();
+    if v6 {
+        Ipv6Addr::from_bits(bits).into()
+    } else {
+        Ipv4Addr::new(a, b, c, d).into()
+    }
+}
+
 impl Cidr {
+    /// Returns `None` if the prefix is longer than the address.
+    pub fn new(address: IpAddr, prefix: u8) -> Option<Self> {
+        let whole = Self::whole(address);
+        (prefix <= whole.prefix).then_some(Self { prefix, ..whole })
+    }
+
+    /// The range of one address.
+    pub const fn whole(address: IpAddr) -> Self {
+        let prefix = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, prefix }
+    }
+
     /// An address of this range's family, with its prefix.
-    #[must_use]
     const fn with(self, address: IpAddr) -> Self {
         Self {
             address,
@@ -32,9 +61,8 @@ impl Cidr {
     }
 
     /// Number of host bits.
-    pub(crate) const fn host_bits(self) -> u8 {
-        let width = if self.address.is_ipv4() { 32 } else { 128 };
-        u8::saturating_sub(width, self.prefix)
+    pub const fn host_bits(self) -> u8 {
+        Self::whole(self.address).prefix.saturating_sub(self.prefix)
     }
 
     /// Host mask.
@@ -42,22 +70,6 @@ impl Cidr {
         1_u128
             .checked_shl(self.host_bits().into())
             .map_or(u128::MAX, |count| count - 1)
-    }
-
-    fn bits(address: IpAddr) -> u128 {
-        match address {
-            IpAddr::V4(address) => address.to_bits().into(),
-            IpAddr::V6(address) => address.to_bits(),
-        }
-    }
-
-    /// Address of this family with these bits; excess bits are dropped.
-    fn of_bits(self, bits: u128) -> IpAddr {
-        let [.., a, b, c, d] = bits.to_be_bytes();
-        match self.address {
-            IpAddr::V4(_) => Ipv4Addr::new(a, b, c, d).into(),
-            IpAddr::V6(_) => Ipv6Addr::from_bits(bits).into(),
-        }
     }
 
     /// True for an IPv6 range.
@@ -73,12 +85,17 @@ impl Cidr {
 
     /// First address: the network address.
     pub fn network(self) -> IpAddr {
-        self.of_bits(Self::bits(self.address) & !self.host_mask())
+        of_bits(self.is_ipv6(), bits(self.address) & !self.host_mask())
     }
 
     /// Last address of the range.
     pub fn last(self) -> IpAddr {
-        self.of_bits(Self::bits(self.address) | self.host_mask())
+        of_bits(self.is_ipv6(), bits(self.address) | self.host_mask())
+    }
+
+    /// First and last address.
+    pub fn ends(self) -> (IpAddr, IpAddr) {
+        (self.network(), self.last())
     }
 
     /// Gateway of a pod CIDR: its first host address.
@@ -88,19 +105,24 @@ impl Cidr {
 
     /// Address of the range with this index, counted from 0, with its prefix.
     #[must_use]
-    pub(crate) fn at(self, offset: u128) -> Self {
-        let first = Self::bits(self.network());
-        self.with(self.of_bits(first | (offset & self.host_mask())))
+    pub fn at(self, offset: u128) -> Self {
+        let first = bits(self.network());
+        self.with(of_bits(self.is_ipv6(), first | (offset & self.host_mask())))
     }
 
     /// Index of this address within its range, counted from 0.
-    pub(crate) fn offset(self) -> u128 {
-        Self::bits(self.address) & self.host_mask()
+    pub fn offset(self) -> u128 {
+        bits(self.address) & self.host_mask()
     }
 
     /// True if the range contains the address.
     pub fn contains(self, address: IpAddr) -> bool {
         self.address.is_ipv4() == address.is_ipv4() && self.with(address).network() == self.network()
+    }
+
+    /// True if the range contains all of another.
+    pub fn covers(self, other: Self) -> bool {
+        self.prefix <= other.prefix && self.contains(other.address)
     }
 }
 
@@ -108,12 +130,9 @@ impl FromStr for Cidr {
     type Err = ParseCidrError;
 
     fn from_str(text: &str) -> Result<Self, ParseCidrError> {
-        let parsed = text.split_once('/').and_then(|(address, prefix)| {
-            let address: IpAddr = address.parse().ok()?;
-            let prefix: u8 = prefix.parse().ok()?;
-            let longest = if address.is_ipv4() { 32 } else { 128 };
-            (prefix <= longest).then_some(Self { address, prefix })
-        });
+        let parsed = text
+            .split_once('/')
+            .and_then(|(address, prefix)| Self::new(address.parse().ok()?, prefix.parse().ok()?));
         parsed.ok_or_else(|| ParseCidrError(text.to_owned()))
     }
 }
