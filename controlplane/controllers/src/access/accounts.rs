@@ -271,12 +271,7 @@ pub(crate) fn listen<K: Cached>(
     measured: &'static str,
 ) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new(measured);
-    let wake = queue.clone();
-    caches.namespaces.listen(move |change| {
-        if let Some(namespace) = change.new {
-            wake.push(Key::of(&namespace.metadata));
-        }
-    });
+    caches.namespaces.wake_if(&queue, |_| true);
     let wake = queue.clone();
     objects.listen(move |change| {
         for metadata in change.sides().map(Object::meta) {
@@ -301,12 +296,9 @@ pub(crate) fn listen_certificates(caches: &Caches) -> Arc<Queue<Key>> {
 /// Wakes token Secrets, also when their account changes.
 pub(crate) fn listen_secrets(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("serviceaccount_tokens_secret");
-    let wake = queue.clone();
-    caches.secrets.listen(move |change| {
-        if let Some(secret) = change.new.filter(|new| matches!(new.kind.as_str(), TOKEN | BOOTSTRAP)) {
-            wake.push(Key::of(&secret.metadata));
-        }
-    });
+    caches
+        .secrets
+        .wake_if(&queue, |new| matches!(new.kind.as_str(), TOKEN | BOOTSTRAP));
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.service_accounts.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };

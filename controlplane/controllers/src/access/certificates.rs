@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use controlplane_plan::access::certificates::{self, Act, Right};
-use controlplane_plan::objects::{Object, target};
+use controlplane_plan::objects::target;
 use controlplane_plan::step::{ACCESS_REVIEWS, SIGNING_REQUESTS};
 use http::Method;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -31,12 +31,7 @@ const ASK_AGAIN: Duration = Duration::from_mins(1);
 /// Wakes new and changed requests.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("certificate");
-    let wake = queue.clone();
-    caches.signing_requests.listen(move |change| {
-        if let Some(metadata) = change.new.map(Object::meta) {
-            wake.push(Key::of(metadata));
-        }
-    });
+    caches.signing_requests.wake_if(&queue, |_| true);
     queue
 }
 

@@ -32,12 +32,9 @@ const AGAIN: std::time::Duration = std::time::Duration::from_secs(5);
 /// Wakes the `ConfigMap` when it or a token changes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("bootstrap_signer_queue");
-    let wake = queue.clone();
-    caches.config_maps.listen(move |change| {
-        if let Some(map) = change.new.filter(|map| Key::of(&map.metadata) == own()) {
-            wake.push(Key::of(&map.metadata));
-        }
-    });
+    caches
+        .config_maps
+        .wake_if(&queue, |map| Key::of(&map.metadata) == own());
     let wake = queue.clone();
     caches.secrets.listen(move |change| {
         let is_token =

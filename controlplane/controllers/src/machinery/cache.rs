@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 
 use self::place::{Kept, Place};
+use crate::machinery::queue::Queue;
 
 /// A kind that is cached.
 pub(crate) trait Cached: Object + DeserializeOwned + Clone + Send + Sync + 'static {
@@ -115,6 +116,26 @@ impl<K: Cached> Cache<K> {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Box::new(listener));
+    }
+
+    /// Queues each object that changes or goes.
+    pub(crate) fn wake(&self, queue: &Arc<Queue<Key>>) {
+        let queue = queue.clone();
+        self.listen(move |change| {
+            if let Some(object) = change.sides().last() {
+                queue.push(Key::of(object.meta()));
+            }
+        });
+    }
+
+    /// Queues each object that appears or changes such that `concerns` is true for it.
+    pub(crate) fn wake_if(&self, queue: &Arc<Queue<Key>>, concerns: impl Fn(&K) -> bool + Send + Sync + 'static) {
+        let queue = queue.clone();
+        self.listen(move |change| {
+            if let Some(object) = change.new.filter(|new| concerns(new)) {
+                queue.push(Key::of(object.meta()));
+            }
+        });
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State<K>> {

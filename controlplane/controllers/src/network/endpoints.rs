@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 
 use crate::machinery::{
-    cache::{Change, Key},
+    cache::Key,
     driver::Controller,
     kinds::{Caches, of_service, on_node, service_of},
     queue::Queue,
@@ -106,12 +106,7 @@ fn listen_to_pods(caches: &Arc<Caches>, queue: &Arc<Queue<Key>>) {
 /// Wakes Services on changes of themselves, their pods, their slices, and the zones of nodes.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice");
-    let wake = queue.clone();
-    caches.services.listen(move |change| {
-        if let Some(service) = change.new {
-            wake.push(Key::of(&service.metadata));
-        }
-    });
+    caches.services.wake_if(&queue, |_| true);
     let wake = queue.clone();
     caches.endpoint_slices.listen(move |change| {
         change.sides().filter_map(service_of).for_each(|key| wake.push(key));
@@ -140,10 +135,7 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 /// Wakes Services on changes of themselves, their pods, and their `Endpoints`.
 pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint");
-    let wake = queue.clone();
-    caches.services.listen(move |change| {
-        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
-    });
+    caches.services.wake(&queue);
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.endpoints.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
@@ -164,16 +156,8 @@ pub(crate) fn listen_legacy(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 /// Wakes `Endpoints` on changes of themselves, the Services of their names, and their slices.
 pub(crate) fn listen_mirror(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("endpoint_slice_mirroring");
-    let wake = queue.clone();
-    caches.endpoints.listen(move |change| {
-        change
-            .sides()
-            .for_each(|endpoints| wake.push(Key::of(&endpoints.metadata)));
-    });
-    let wake = queue.clone();
-    caches.services.listen(move |change: &Change<'_, Service>| {
-        change.sides().for_each(|service| wake.push(Key::of(&service.metadata)));
-    });
+    caches.endpoints.wake(&queue);
+    caches.services.wake(&queue);
     let wake = queue.clone();
     caches.endpoint_slices.listen(move |change| {
         change.sides().filter_map(service_of).for_each(|key| wake.push(key));

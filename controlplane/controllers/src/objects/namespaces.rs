@@ -63,12 +63,9 @@ struct LeftMetadata {
 /// Wakes namespaces that are being deleted, also when a pod of theirs is gone.
 pub(crate) fn listen(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("namespace");
-    let wake = queue.clone();
-    caches.namespaces.listen(move |change| {
-        if let Some(namespace) = change.new.filter(|new| new.metadata.deletion_timestamp.is_some()) {
-            wake.push(Key::of(&namespace.metadata));
-        }
-    });
+    caches
+        .namespaces
+        .wake_if(&queue, |new| new.metadata.deletion_timestamp.is_some());
     let wake = queue.clone();
     let namespaces = Arc::downgrade(&caches.namespaces);
     caches.pods.listen(move |change| {

@@ -30,12 +30,7 @@ impl Controller for Ephemeral {
 /// Wakes pods with ephemeral volumes when they are created and when such a claim is deleted.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("ephemeral_volume");
-    let wake = queue.clone();
-    caches.pods.listen(move |change| {
-        if let Some(pod) = change.new.filter(|pod| ephemeral::has_claims(pod)) {
-            wake.push(Key::of(&pod.metadata));
-        }
-    });
+    caches.pods.wake_if(&queue, ephemeral::has_claims);
     let wake = queue.clone();
     caches.claims.listen(move |change| {
         if change.new.is_some() {

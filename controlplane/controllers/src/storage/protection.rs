@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tracing::debug;
 
-use crate::machinery::cache::{Cache, Cached, Key};
+use crate::machinery::cache::Key;
 use crate::machinery::driver::Context;
 use crate::machinery::kinds::Caches;
 use crate::machinery::queue::Queue;
@@ -65,9 +65,9 @@ impl Guard {
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
     match guard {
-        Guard::Claims => wake_deleted(&caches.claims, &queue),
-        Guard::Volumes => wake_deleted(&caches.volumes, &queue),
-        Guard::AttributesClasses => wake_deleted(&caches.attributes_classes, &queue),
+        Guard::Claims => caches.claims.wake_if(&queue, is_deleting),
+        Guard::Volumes => caches.volumes.wake_if(&queue, is_deleting),
+        Guard::AttributesClasses => caches.attributes_classes.wake_if(&queue, is_deleting),
     }
     if guard == Guard::Claims {
         let (wake, claims) = (queue.clone(), caches.claims.clone());
@@ -89,15 +89,8 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     queue
 }
 
-fn wake_deleted<K: Cached>(cache: &Cache<K>, queue: &Arc<Queue<Key>>) {
-    let wake = queue.clone();
-    cache.listen(move |change| {
-        if let Some(metadata) = change.new.map(Object::meta)
-            && metadata.is_deleting()
-        {
-            wake.push(Key::of(metadata));
-        }
-    });
+fn is_deleting<K: Object>(object: &K) -> bool {
+    object.meta().is_deleting()
 }
 
 /// Runs the controller forever.

@@ -184,12 +184,7 @@ impl Controller for Volumes {
 /// Wakes claims on changes of themselves, of volumes, classes and pods that concern them.
 pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("claims");
-    let wake = queue.clone();
-    caches.claims.listen(move |change| {
-        if let Some(claim) = change.sides().last() {
-            wake.push(Key::of(&claim.metadata));
-        }
-    });
+    caches.claims.wake(&queue);
     let (wake, claims) = (queue.clone(), caches.claims.clone());
     caches.volumes.listen(move |change| {
         for volume in change.sides() {
@@ -232,12 +227,7 @@ pub(crate) fn listen_claims(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 /// Wakes volumes that changed, or whose claim did.
 pub(crate) fn listen_volumes(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("volumes");
-    let wake = queue.clone();
-    caches.volumes.listen(move |change| {
-        if let Some(volume) = change.new {
-            wake.push(Key::of(&volume.metadata));
-        }
-    });
+    caches.volumes.wake_if(&queue, |_| true);
     let (wake, volumes) = (queue.clone(), caches.volumes.clone());
     caches.claims.listen(move |change| {
         for claim in change.sides() {

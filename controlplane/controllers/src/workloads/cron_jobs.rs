@@ -98,12 +98,7 @@ fn active(cron_job: &CronJob) -> impl Iterator<Item = &str> {
 /// Wakes the `CronJob`s that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("cronjob");
-    let wake = queue.clone();
-    caches.cron_jobs.listen(move |change| {
-        if let Some(cron_job) = change.new {
-            wake.push(Key::of(&cron_job.metadata));
-        }
-    });
+    caches.cron_jobs.wake_if(&queue, |_| true);
     let wake = queue.clone();
     caches.jobs.listen(move |change| {
         for job in change.sides() {

@@ -71,28 +71,13 @@ impl Controller for DaemonSets {
 /// Wakes the `DaemonSet`s that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("daemonset");
-    let wake = queue.clone();
-    caches.daemon_sets.listen(move |change| {
-        if let Some(set) = change.sides().last() {
-            wake.push(Key::of(&set.metadata));
-        }
+    caches.daemon_sets.wake(&queue);
+    let sets = &caches.daemon_sets;
+    wake_owners(&caches.pods, "DaemonSet", sets, &queue, |set| {
+        Some(&set.spec.as_ref()?.selector)
     });
-    let selectors = |caches: &Caches, namespace: &str| {
-        let sets = caches.daemon_sets.in_namespace(namespace).into_iter();
-        sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
-            .collect()
-    };
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.pods.listen(move |change| {
-        for pod in change.sides() {
-            wake_owners(pod, "DaemonSet", &wake, |namespace| selectors(&all, namespace));
-        }
-    });
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.controller_revisions.listen(move |change| {
-        for revision in change.sides() {
-            wake_owners(revision, "DaemonSet", &wake, |namespace| selectors(&all, namespace));
-        }
+    wake_owners(&caches.controller_revisions, "DaemonSet", sets, &queue, |set| {
+        Some(&set.spec.as_ref()?.selector)
     });
     let (wake, all) = (queue.clone(), caches.clone());
     caches.nodes.listen(move |change| {

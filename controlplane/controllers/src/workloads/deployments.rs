@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::objects::{Meta as _, controller_of, selects, uid};
+use controlplane_plan::objects::{Meta as _, controller_of, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::{self, Failure, Snapshot};
@@ -11,11 +11,14 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, owned_by},
-    queue::Queue,
+use crate::{
+    machinery::{
+        cache::Key,
+        driver::Controller,
+        kinds::{Caches, owned_by},
+        queue::Queue,
+    },
+    workloads::replica_sets::wake_owners,
 };
 
 /// Plans Deployments.
@@ -58,18 +61,14 @@ fn recreates(deployment: &Deployment) -> bool {
 /// Wakes the Deployments that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("deployment");
-    let wake = queue.clone();
-    caches.deployments.listen(move |change| {
-        if let Some(deployment) = change.sides().last() {
-            wake.push(Key::of(&deployment.metadata));
-        }
-    });
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.replica_sets.listen(move |change| {
-        for set in change.sides() {
-            wake_owners(set, &all, &wake);
-        }
-    });
+    caches.deployments.wake(&queue);
+    wake_owners(
+        &caches.replica_sets,
+        "Deployment",
+        &caches.deployments,
+        &queue,
+        |deployment| Some(&deployment.spec.as_ref()?.selector),
+    );
     let (wake, all) = (queue.clone(), caches.clone());
     caches.pods.listen(move |change| {
         for pod in change.sides() {
@@ -79,22 +78,6 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         }
     });
     queue
-}
-
-fn wake_owners(set: &ReplicaSet, caches: &Caches, queue: &Queue<Key>) {
-    let namespace = set.metadata.namespace.as_deref().unwrap_or_default();
-    if let Some(owner) = controller_of(&set.metadata) {
-        if owner.kind == "Deployment" {
-            queue.push(Key::new(namespace, &owner.name));
-        }
-        return;
-    }
-    for deployment in caches.deployments.in_namespace(namespace) {
-        let selector = deployment.spec.as_ref().map(|spec| &spec.selector);
-        if selector.is_some_and(|selector| selects(selector, set.metadata.labels.as_ref())) {
-            queue.push(Key::of(&deployment.metadata));
-        }
-    }
 }
 
 /// The Deployment that waits for the pod's deletion.

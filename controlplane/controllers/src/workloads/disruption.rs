@@ -202,12 +202,7 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
 /// controllers.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("disruption");
-    let wake = queue.clone();
-    caches.budgets.listen(move |change| {
-        if let Some(budget) = change.sides().last() {
-            wake.push(Key::of(&budget.metadata));
-        }
-    });
+    caches.budgets.wake(&queue);
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
@@ -275,11 +270,6 @@ impl Controller for StaleDisruption {
 /// Wakes pods with the `DisruptionTarget` condition.
 pub(crate) fn listen_stale(caches: &Caches) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("stale_pod_disruption");
-    let wake = queue.clone();
-    caches.pods.listen(move |change| {
-        if let Some(pod) = change.new.filter(|pod| pod.status.disrupted.is_some()) {
-            wake.push(Key::new(pod.metadata.namespace(), name(pod)));
-        }
-    });
+    caches.pods.wake_if(&queue, |pod| pod.status.disrupted.is_some());
     queue
 }

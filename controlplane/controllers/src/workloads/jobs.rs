@@ -97,12 +97,7 @@ impl Controller for Jobs {
 /// Wakes the Jobs that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("job");
-    let wake = queue.clone();
-    caches.jobs.listen(move |change| {
-        if let Some(job) = change.sides().last() {
-            wake.push(Key::of(&job.metadata));
-        }
-    });
+    caches.jobs.wake(&queue);
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.pods.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
@@ -155,12 +150,7 @@ impl Controller for Orphans {
 /// Wakes a Job's pods when it changes, and pods whose Job is finished or gone.
 pub(crate) fn listen_orphans(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new("job_orphan_pod");
-    let wake = queue.clone();
-    caches.pods.listen(move |change| {
-        if let Some(pod) = change.new.filter(|pod| job::is_tracked(pod)) {
-            wake.push(Key::of(&pod.metadata));
-        }
-    });
+    caches.pods.wake_if(&queue, job::is_tracked);
     let (wake, all) = (queue.clone(), Arc::downgrade(caches));
     caches.jobs.listen(move |change| {
         let Some(caches) = all.upgrade() else { return };
@@ -194,11 +184,6 @@ impl Controller for Ended {
 /// Wakes finished Jobs.
 pub(crate) fn listen_ended(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("ttl_jobs_to_delete");
-    let wake = queue.clone();
-    caches.jobs.listen(move |change| {
-        if let Some(job) = change.new.filter(|job| job::is_finished(job)) {
-            wake.push(Key::of(&job.metadata));
-        }
-    });
+    caches.jobs.wake_if(&queue, job::is_finished);
     queue
 }

@@ -10,7 +10,7 @@ use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::LabelSelector, jiff::Timestamp};
 
 use crate::machinery::{
-    cache::Key,
+    cache::{Cache, Cached, Key},
     driver::Controller,
     kinds::{Caches, owned_by, unmanaged},
     queue::Queue,
@@ -81,21 +81,9 @@ impl Controller for ReplicationControllers {
 /// Wakes the ReplicaSets that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("replicaset");
-    let wake = queue.clone();
-    caches.replica_sets.listen(move |change| {
-        if let Some(set) = change.sides().last() {
-            wake.push(Key::of(&set.metadata));
-        }
-    });
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.pods.listen(move |change| {
-        for pod in change.sides() {
-            wake_owners(pod, "ReplicaSet", &wake, |namespace| {
-                let sets = all.replica_sets.in_namespace(namespace).into_iter();
-                sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
-                    .collect()
-            });
-        }
+    caches.replica_sets.wake(&queue);
+    wake_owners(&caches.pods, "ReplicaSet", &caches.replica_sets, &queue, |set| {
+        Some(&set.spec.as_ref()?.selector)
     });
     queue
 }
@@ -103,48 +91,37 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 /// Wakes the replication controllers that a change concerns.
 pub(crate) fn listen_to_replication_controllers(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("replicationmanager");
-    let wake = queue.clone();
-    caches.replication_controllers.listen(move |change| {
-        if let Some(replication_controller) = change.sides().last() {
-            wake.push(Key::of(&replication_controller.0.metadata));
-        }
-    });
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.pods.listen(move |change| {
-        for pod in change.sides() {
-            wake_owners(pod, "ReplicationController", &wake, |namespace| {
-                let replication_controllers = all.replication_controllers.in_namespace(namespace).into_iter();
-                replication_controllers
-                    .filter_map(|replication_controller| {
-                        Some((
-                            Key::of(&replication_controller.0.metadata),
-                            replication_controller.0.spec.as_ref()?.selector.clone(),
-                        ))
-                    })
-                    .collect()
-            });
-        }
+    caches.replication_controllers.wake(&queue);
+    let owners = &caches.replication_controllers;
+    wake_owners(&caches.pods, "ReplicationController", owners, &queue, |owner| {
+        Some(&owner.0.spec.as_ref()?.selector)
     });
     queue
 }
 
-/// Wakes the controller of an object, or all that may adopt it.
-pub(crate) fn wake_owners<K: Object>(
-    object: &K,
-    kind: &str,
-    queue: &Queue<Key>,
-    of_namespace: impl FnOnce(&str) -> Vec<(Key, LabelSelector)>,
+/// Wakes the controllers of the objects that change, or all owners that may adopt them.
+pub(crate) fn wake_owners<K: Cached, O: Cached>(
+    objects: &Cache<K>,
+    kind: &'static str,
+    owners: &Arc<Cache<O>>,
+    queue: &Arc<Queue<Key>>,
+    selector: fn(&O) -> Option<&LabelSelector>,
 ) {
-    let namespace = object.meta().namespace();
-    if let Some(owner) = controller_of(object.meta()) {
-        if owner.kind == kind {
-            queue.push(Key::new(namespace, &owner.name));
+    let (owners, queue) = (owners.clone(), queue.clone());
+    objects.listen(move |change| {
+        for object in change.sides().map(Object::meta) {
+            let namespace = object.namespace();
+            if let Some(owner) = controller_of(object) {
+                if owner.kind == kind {
+                    queue.push(Key::new(namespace, &owner.name));
+                }
+                continue;
+            }
+            for owner in owners.in_namespace(namespace) {
+                if selector(&owner).is_some_and(|selector| selects(selector, object.labels())) {
+                    queue.push(Key::of(owner.meta()));
+                }
+            }
         }
-        return;
-    }
-    for (key, selector) in of_namespace(namespace) {
-        if selects(&selector, object.meta().labels()) {
-            queue.push(key);
-        }
-    }
+    });
 }

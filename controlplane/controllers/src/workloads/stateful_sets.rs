@@ -64,28 +64,13 @@ impl Controller for StatefulSets {
 /// Wakes the `StatefulSet`s that a change concerns.
 pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
     let queue = Queue::new("statefulset");
-    let wake = queue.clone();
-    caches.stateful_sets.listen(move |change| {
-        if let Some(set) = change.sides().last() {
-            wake.push(Key::of(&set.metadata));
-        }
+    caches.stateful_sets.wake(&queue);
+    let sets = &caches.stateful_sets;
+    wake_owners(&caches.pods, "StatefulSet", sets, &queue, |set| {
+        Some(&set.spec.as_ref()?.selector)
     });
-    let selectors = |caches: &Caches, namespace: &str| {
-        let sets = caches.stateful_sets.in_namespace(namespace).into_iter();
-        sets.filter_map(|set| Some((Key::of(&set.metadata), set.spec.as_ref()?.selector.clone())))
-            .collect()
-    };
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.pods.listen(move |change| {
-        for pod in change.sides() {
-            wake_owners(pod, "StatefulSet", &wake, |namespace| selectors(&all, namespace));
-        }
-    });
-    let (wake, all) = (queue.clone(), caches.clone());
-    caches.controller_revisions.listen(move |change| {
-        for revision in change.sides() {
-            wake_owners(revision, "StatefulSet", &wake, |namespace| selectors(&all, namespace));
-        }
+    wake_owners(&caches.controller_revisions, "StatefulSet", sets, &queue, |set| {
+        Some(&set.spec.as_ref()?.selector)
     });
     let (wake, all) = (queue.clone(), caches.clone());
     caches.claims.listen(move |change| {
