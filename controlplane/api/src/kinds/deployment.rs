@@ -12,7 +12,7 @@ use crate::workload::pod::defaults::{set_template_defaults, text};
 use crate::workload::validation::workload::{
     keep_empty_selector, number_or_percent, same_selector, selector_and_template,
 };
-use crate::workload::validation::{internal, newly, non_negative};
+use crate::workload::validation::{counts, internal, newly, non_negative};
 use crate::workload::warnings;
 
 impl Kind for Deployment {
@@ -154,48 +154,32 @@ impl Kind for Deployment {
     fn validate_status(&self, old: &Self) -> Vec<Invalid> {
         let mut errors = Vec::new();
         let status = self.status.clone().unwrap_or_default();
-        let observed = status.observed_generation.unwrap_or(0);
-        non_negative(&mut errors, "status.observedGeneration", observed);
-        let numbers = [
-            ("replicas", status.replicas),
-            ("updatedReplicas", status.updated_replicas),
-            ("readyReplicas", status.ready_replicas),
-            ("availableReplicas", status.available_replicas),
-            ("unavailableReplicas", status.unavailable_replicas),
-            ("terminatingReplicas", status.terminating_replicas),
-        ];
-        for (name, number) in numbers {
-            non_negative(&mut errors, &format!("status.{name}"), i64::from(number.unwrap_or(0)));
-        }
-        let count = |number: Option<i32>| number.unwrap_or(0);
-        let collisions = count(status.collision_count);
-        non_negative(&mut errors, "status.collisionCount", collisions.into());
-        let (all, ready) = (count(status.replicas), count(status.ready_replicas));
-        let available = count(status.available_replicas);
-        let of_all = "cannot be greater than status.replicas";
-        for (name, number, most, detail) in [
-            ("updatedReplicas", count(status.updated_replicas), all, of_all),
-            ("readyReplicas", ready, all, of_all),
-            ("availableReplicas", available, all, of_all),
-            (
-                "availableReplicas",
-                available,
-                ready,
-                "cannot be greater than readyReplicas",
-            ),
-        ] {
-            if number > most {
-                errors.push(Invalid::value(format!("status.{name}"), number, detail));
-            }
-        }
+        let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
+        counts::natural(
+            &mut errors,
+            [
+                ("observedGeneration", status.observed_generation.unwrap_or(0)),
+                ("replicas", count(status.replicas)),
+                ("updatedReplicas", count(status.updated_replicas)),
+                ("readyReplicas", count(status.ready_replicas)),
+                ("availableReplicas", count(status.available_replicas)),
+                ("unavailableReplicas", count(status.unavailable_replicas)),
+                ("terminatingReplicas", count(status.terminating_replicas)),
+                ("collisionCount", count(status.collision_count)),
+            ],
+        );
+        let (all, ready) = (status.replicas.unwrap_or(0), status.ready_replicas.unwrap_or(0));
+        counts::at_most(
+            &mut errors,
+            [
+                ("updatedReplicas", status.updated_replicas, all, counts::OF_ALL),
+                ("readyReplicas", status.ready_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, all, counts::OF_ALL),
+                ("availableReplicas", status.available_replicas, ready, counts::OF_READY),
+            ],
+        );
         let before = old.status.as_ref().and_then(|status| status.collision_count);
-        if before.is_some_and(|before| collisions < before) {
-            errors.push(Invalid::value(
-                "status.collisionCount",
-                collisions,
-                "cannot be decremented",
-            ));
-        }
+        counts::collisions(&mut errors, status.collision_count, before);
         errors
     }
 

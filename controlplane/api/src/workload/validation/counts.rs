@@ -6,6 +6,9 @@ use crate::value::invalid::Invalid;
 /// Message for a count that exceeds the number of replicas.
 pub(crate) const OF_ALL: &str = "cannot be greater than status.replicas";
 
+/// Message for a count that exceeds the number of ready replicas.
+pub(crate) const OF_READY: &str = "cannot be greater than readyReplicas";
+
 /// Reports negative numbers.
 pub(crate) fn natural<const N: usize>(errors: &mut Vec<Invalid>, numbers: [(&str, i64); N]) {
     for (name, number) in numbers {
@@ -35,7 +38,6 @@ pub(crate) struct OfSet {
 
 /// Validates the counts.
 pub(crate) fn of_set(counts: &OfSet) -> Vec<Invalid> {
-    const OF_READY: &str = "cannot be greater than readyReplicas";
     let mut errors = Vec::new();
     let count = |count: Option<i32>| i64::from(count.unwrap_or(0));
     natural(
