@@ -32,7 +32,7 @@ use crate::client::events::Kind;
 use crate::client::requests::watch;
 use crate::context::Context;
 
-pub(crate) use object::{VERSION, architecture};
+pub(crate) use object::VERSION;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 const LEASE_SECONDS: i32 = 40;

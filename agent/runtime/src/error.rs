@@ -187,6 +187,15 @@ impl Refusal {
     }
 }
 
+/// Reports the failures of a removal that went on past them.
+pub(crate) fn finish(failures: Vec<String>) -> Result<(), Error> {
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Incomplete(failures))
+    }
+}
+
 /// Makes an [`Error`] of an I/O error at a path.
 pub(crate) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
     let path = path.to_owned();

@@ -7,3 +7,12 @@ pub(crate) mod overlay;
 pub(crate) mod record;
 pub(crate) mod spares;
 pub(crate) mod spread;
+
+use std::path::Path;
+
+/// Removes a directory with its contents; notes a failure.
+pub(crate) fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
+    if let Err(error) = trees::remove(directory) {
+        failures.push(format!("remove {}: {error}", directory.display()));
+    }
+}

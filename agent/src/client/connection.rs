@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use api::go::architecture;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;
@@ -29,7 +30,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _};
 
-use crate::node::{VERSION, architecture};
+use crate::node::VERSION;
 
 /// Longest time that sent data may stay unacknowledged by the peer.
 const SILENCE: Duration = Duration::from_secs(30);

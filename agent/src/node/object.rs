@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use agent_plan::Timestamp;
 use agent_plan::node::eviction::Pressure;
 use agent_plan::node::reserve::Amounts;
+use api::go::architecture;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
     NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
@@ -203,15 +204,6 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
             ..NodeSystemInfo::default()
         }),
         ..NodeStatus::default()
-    }
-}
-
-/// Architecture of the machine, in Go's spelling.
-pub(crate) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
     }
 }
 

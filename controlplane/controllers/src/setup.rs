@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use api::go::architecture;
 use futures::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -291,15 +292,6 @@ fn client(clients: &Clients, version: &str, account: &str) -> kube::Client {
     }
     let user = format!("{HOME}{account}");
     clients(&user, &format!("kube-controller-manager/{platform}/{user}"))
-}
-
-/// The architecture as Kubernetes spells it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// Returns a client for each component that records events.

@@ -50,8 +50,9 @@ use sandbox::{holding, pause};
 
 use crate::cgroup::Cgroups;
 use crate::embedded::{Program, Zygotes, check_id};
-use crate::error::io_error;
+use crate::error::{finish, io_error};
 use crate::files::opened::Opened;
+use crate::files::remove_directory;
 use crate::files::spares::Spares;
 use crate::{Error, Event, Info, Refusal, State};
 
@@ -219,9 +220,9 @@ impl Containerd {
             self.shared.cgroups.prune(parent);
         }
         for name in ["sandboxes", "empty"] {
-            removal::remove_directory(&self.shared.config.state_dir.join(name), &mut failures);
+            remove_directory(&self.shared.config.state_dir.join(name), &mut failures);
         }
-        removal::finish(failures)
+        finish(failures)
     }
 }
 

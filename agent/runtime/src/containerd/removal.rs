@@ -5,7 +5,6 @@ pub(super) mod abandoned;
 pub(super) mod orphans;
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,8 @@ use super::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use super::sandbox::holding;
 use super::{Shared, logger};
 use crate::embedded::ended;
+use crate::error::finish;
+use crate::files::remove_directory;
 use crate::{Container, Error, State};
 
 /// Timeout of killed processes' exit.
@@ -267,18 +268,4 @@ fn chain(error: &Error) -> String {
         source = inner.source();
     }
     text
-}
-
-pub(super) fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
-    if let Err(error) = trees::remove(directory) {
-        failures.push(format!("remove {}: {error}", directory.display()));
-    }
-}
-
-pub(super) fn finish(failures: Vec<String>) -> Result<(), Error> {
-    if failures.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Incomplete(failures))
-    }
 }

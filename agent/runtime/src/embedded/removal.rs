@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use std::time::Duration;
 use nix::libc;
 
 use super::Shared;
-use crate::error::io_error;
-use crate::files::record;
+use crate::error::{finish, io_error};
+use crate::files::{record, remove_directory};
 use crate::protocol::Call;
 use crate::supervisor::{SANDBOX, SandboxRecord, started};
 use crate::{Error, sys};
@@ -131,19 +130,5 @@ impl Shared {
             failures
         });
         finish(removed.await.unwrap_or_else(|error| vec![error.to_string()]))
-    }
-}
-
-fn finish(failures: Vec<String>) -> Result<(), Error> {
-    if failures.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Incomplete(failures))
-    }
-}
-
-fn remove_directory(directory: &Path, failures: &mut Vec<String>) {
-    if let Err(error) = trees::remove(directory) {
-        failures.push(format!("remove {}: {error}", directory.display()));
     }
 }

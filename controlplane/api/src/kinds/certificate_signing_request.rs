@@ -103,7 +103,8 @@ const DENIED: &str = "Denied";
 /// Conditions that only an approver may set.
 const DECISIONS: [&str; 2] = [APPROVED, DENIED];
 
-fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
+/// Conditions of a request.
+pub fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
     let status = request.status.as_ref();
     status
         .and_then(|status| status.conditions.as_deref())

@@ -1,6 +1,15 @@
-//! JSON values as Go prints them in upstream's error texts.
+//! Words of Go: JSON values as it prints them in upstream's error texts, and its name of the machine.
 
 use serde_json::Value;
+
+/// `GOARCH` of the machine.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
 
 /// `fmt.Sprint` of a decoded JSON value: `map[name:web ports:[80 443]]`.
 pub fn text(value: &Value) -> String {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use api::certificate::{self, AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, Unfit, is_the_servers};
+use api::kinds::certificate_signing_request::conditions;
 use k8s_openapi::{
-    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition},
+    api::certificates::v1::CertificateSigningRequest,
     jiff::{SignedDuration, Timestamp},
 };
 
@@ -113,13 +114,6 @@ fn act(request: &CertificateSigningRequest, server: &[String]) -> Act {
         }
         _ => Act::Rest,
     }
-}
-
-fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
-    let status = request.status.as_ref();
-    status
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default()
 }
 
 fn has(request: &CertificateSigningRequest, kind: &str) -> bool {

@@ -63,7 +63,7 @@ pub(crate) fn check(context: &Context, new: &dyn Object, old: Option<&dyn Object
             if is_aggregated(new) || old.is_some_and(is_aggregated) {
                 confirm(context, name, &everything()).map_err(|_failure| {
                     let because = "must have cluster-admin privileges to use the aggregationRule";
-                    forbidden(context, name, because.to_owned())
+                    context.forbidden(name, because)
                 })?;
             }
             Ok(())
@@ -155,13 +155,5 @@ fn confirm(context: &Context, name: &str, wanted: &[PolicyRule]) -> Result<(), F
         because.push_str(&aggregate(&held.problems));
         because.push(']');
     }
-    Err(forbidden(context, name, because))
-}
-
-fn forbidden(context: &Context, name: &str, because: String) -> Failure {
-    Failure::Forbidden {
-        target: Some(context.target(name)),
-        because,
-        causes: Vec::new(),
-    }
+    Err(context.forbidden(name, because))
 }

@@ -215,6 +215,15 @@ impl Context {
         }
     }
 
+    /// 403 about an object of the request's resource.
+    pub(crate) fn forbidden(&self, name: &str, because: impl Into<String>) -> Failure {
+        Failure::Forbidden {
+            target: Some(self.target(name)),
+            because: because.into(),
+            causes: Vec::new(),
+        }
+    }
+
     /// The object that the path names.
     pub(crate) fn own_target(&self) -> Target {
         self.target(&self.info.name)

@@ -350,11 +350,7 @@ impl<'a> Review<'a> {
 
     /// 403 about the object.
     fn forbid(&self, object: &dyn Object, because: impl Into<String>) -> Failure {
-        Failure::Forbidden {
-            target: Some(self.context.target(shown_name(object))),
-            because: because.into(),
-            causes: Vec::new(),
-        }
+        self.context.forbidden(shown_name(object), because)
     }
 }
 

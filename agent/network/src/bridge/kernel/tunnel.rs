@@ -16,6 +16,7 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::ownership::refuse_owner;
 use super::{Socket, accept, refused, routes, settings};
+use crate::nft::message::octets;
 use crate::{Cidr, Error};
 
 /// Names of the objects of one state folder for routes to other nodes.
@@ -226,13 +227,6 @@ fn address_in(found: &NeighbourAddress) -> Option<Vec<u8>> {
         return Some(found.clone());
     }
     None
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    }
 }
 
 fn address_of(octets: &[u8]) -> Option<IpAddr> {

@@ -9,7 +9,8 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::Error;
 use crate::cgroup::Cgroups;
-use crate::error::io_error;
+use crate::error::{finish, io_error};
+use crate::files::remove_directory;
 
 /// Timeout for a group's processes to die.
 const DEATH: Duration = Duration::from_secs(10);
@@ -55,7 +56,7 @@ fn end(state_dir: &Path, root: &Path, forget: bool) -> Result<(), Error> {
         }
     }
     if forget && failures.is_empty() {
-        crate::containerd::removal::remove_directory(&state_dir.join("sandboxes"), &mut failures);
+        remove_directory(&state_dir.join("sandboxes"), &mut failures);
     }
-    crate::containerd::removal::finish(failures)
+    finish(failures)
 }

@@ -21,11 +21,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use crate::clock::now;
+use crate::containerd::Shared;
 use crate::containerd::client::{CALL, Meaning, TASK, meaning, or_gone, within};
 use crate::containerd::container::creation::{self, PROCESS};
-use crate::containerd::{Shared, removal};
 use crate::error::io_error;
-use crate::files::record;
+use crate::files::{record, remove_directory};
 use crate::supervisor::session;
 use crate::{Error, Refusal, State, sys};
 
@@ -191,7 +191,7 @@ impl Exec {
             tracing::debug!(container = self.container, %error, "an exec stays with its container");
         }
         let mut failures = Vec::new();
-        removal::remove_directory(&self.directory, &mut failures);
+        remove_directory(&self.directory, &mut failures);
         for failure in failures {
             tracing::warn!(container = self.container, failure, "what an exec left");
         }

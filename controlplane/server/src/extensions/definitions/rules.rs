@@ -169,9 +169,6 @@ pub(crate) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
         return Ok(());
     }
     let name = object.metadata().name.clone().unwrap_or_default();
-    Err(Failure::Forbidden {
-        target: Some(context.target(&name)),
-        because: "create not allowed while custom resource definition is terminating".to_owned(),
-        causes: Vec::new(),
-    })
+    let because = "create not allowed while custom resource definition is terminating";
+    Err(context.forbidden(&name, because))
 }

@@ -4,7 +4,8 @@
 
 use api::Object;
 use api::certificate::{CLIENT, Request};
-use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use api::kinds::certificate_signing_request::conditions;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Review;
@@ -33,13 +34,6 @@ pub(super) fn note(review: &mut Review<'_>, object: &mut dyn Object) -> Result<(
         date(request, old, &Time(review.context.now()));
     }
     Ok(())
-}
-
-fn conditions(request: &CertificateSigningRequest) -> &[CertificateSigningRequestCondition] {
-    let status = request.status.as_ref();
-    status
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default()
 }
 
 /// A condition that stays as it was keeps the time since when it is so.

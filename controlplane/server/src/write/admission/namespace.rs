@@ -139,11 +139,7 @@ pub(crate) fn may_delete(context: &Context, name: &str) -> Result<(), Failure> {
     }
     let of_classes = registration.group == "scheduling.k8s.io" && registration.plural == "priorityclasses";
     if of_classes && bootstrap::PRIORITY_CLASSES.iter().any(|(own, _, _)| *own == name) {
-        return Err(Failure::Forbidden {
-            target: Some(context.target(name)),
-            because: "this is a system priority class and cannot be deleted".to_owned(),
-            causes: Vec::new(),
-        });
+        return Err(context.forbidden(name, "this is a system priority class and cannot be deleted"));
     }
     Ok(())
 }

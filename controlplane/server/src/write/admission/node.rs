@@ -42,14 +42,6 @@ fn asking(context: &Context) -> Option<&str> {
     authz::node(&context.user)
 }
 
-fn forbidden(context: &Context, name: &str, because: String) -> Failure {
-    Failure::Forbidden {
-        target: Some(context.target(name)),
-        because,
-        causes: Vec::new(),
-    }
-}
-
 /// A node makes only its own Node, Lease and `CSINode`, and pods that it only shows.
 ///
 /// # Errors
@@ -64,15 +56,15 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
                 return Ok(());
             }
             let because = format!("node {asking:?} is not allowed to modify node {name:?}");
-            Err(forbidden(context, name, because))
+            Err(context.forbidden(name, because))
         }
         ("coordination.k8s.io", "leases") if name != asking => {
             let because = "can only access node lease with the same name as the requesting node";
-            Err(forbidden(context, name, because.to_owned()))
+            Err(context.forbidden(name, because))
         }
         ("storage.k8s.io", "csinodes") if name != asking => {
             let because = "can only access CSINode with the same name as the requesting node";
-            Err(forbidden(context, name, because.to_owned()))
+            Err(context.forbidden(name, because))
         }
         ("resource.k8s.io", "resourceslices") => {
             let slice = object.as_any().downcast_ref::<ResourceSlice>();
@@ -80,14 +72,14 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
                 return Ok(());
             }
             let because = "can only create ResourceSlice with the same NodeName as the requesting node";
-            Err(forbidden(context, name, because.to_owned()))
+            Err(context.forbidden(name, because))
         }
         ("certificates.k8s.io", "certificatesigningrequests") => match object.as_any().downcast_ref() {
-            Some(request) => may_sign_for(asking, request).map_err(|because| forbidden(context, name, because)),
+            Some(request) => may_sign_for(asking, request).map_err(|because| context.forbidden(name, because)),
             None => Ok(()),
         },
         ("", "pods") => match object.as_any().downcast_ref::<Pod>() {
-            Some(pod) => may_mirror(context, asking, pod).map_err(|because| forbidden(context, name, because)),
+            Some(pod) => may_mirror(context, asking, pod).map_err(|because| context.forbidden(name, because)),
             None => Ok(()),
         },
         _ => Ok(()),
@@ -185,7 +177,7 @@ pub(crate) fn may_touch(context: &Context, entry: &Entry) -> Result<(), Failure>
     }
     if is_slice {
         let because = "can only delete ResourceSlice with the same NodeName as the requesting node";
-        return Err(forbidden(context, entry.key.name(), because.to_owned()));
+        return Err(context.forbidden(entry.key.name(), because));
     }
     let can = match context.info.subresource.as_str() {
         "status" => "update pod status for pods",
@@ -193,7 +185,7 @@ pub(crate) fn may_touch(context: &Context, entry: &Entry) -> Result<(), Failure>
         _ => "delete pods",
     };
     let because = format!("node {asking:?} can only {can} with spec.nodeName set to itself");
-    Err(forbidden(context, entry.key.name(), because))
+    Err(context.forbidden(entry.key.name(), because))
 }
 
 /// A node may not change fields that decide scheduling, nor owners, whose deletion would remove the
@@ -213,18 +205,18 @@ pub(crate) fn may_become(context: &Context, new: &dyn Object, old: &dyn Object) 
             } else {
                 return Ok(());
             };
-            Err(forbidden(context, name, because))
+            Err(context.forbidden(name, because))
         }
         ("", "nodes") if name != asking => {
             let because = format!("node {asking:?} is not allowed to modify node {name:?}");
-            Err(forbidden(context, name, because))
+            Err(context.forbidden(name, because))
         }
         ("", "nodes") => may_label(context, asking, new, Some(old)),
         ("", "persistentvolumeclaims") if resized(new, old) != Some(true) => {
             let because = format!(
                 "node {asking:?} is not allowed to update fields other than status.quantity and status.conditions"
             );
-            Err(forbidden(context, name, because))
+            Err(context.forbidden(name, because))
         }
         _ => Ok(()),
     }
@@ -251,7 +243,7 @@ pub(crate) fn may_configure(context: &Context, new: &dyn Object, old: Option<&dy
     } else {
         format!("node {asking:?} is not allowed to create pods with a non-nil configSource")
     };
-    Err(forbidden(context, name, because))
+    Err(context.forbidden(name, because))
 }
 
 fn claim_statuses(object: &dyn Object) -> Option<&[k8s_openapi::api::core::v1::PodResourceClaimStatus]> {
@@ -288,7 +280,7 @@ fn taints(object: &dyn Object) -> &[Taint] {
 fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn Object>) -> Result<(), Failure> {
     let not = |what: &str| {
         let because = format!("node {asking:?} is not allowed to modify {what}");
-        Err(forbidden(context, asking, because))
+        Err(context.forbidden(asking, because))
     };
     // A node may set its own taints when it registers.
     if old.is_some_and(|old| taints(old) != taints(new)) {
@@ -316,7 +308,7 @@ fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn
     } else {
         format!("is not allowed to set the following labels: {changed}")
     };
-    Err(forbidden(context, asking, because))
+    Err(context.forbidden(asking, because))
 }
 
 /// True if nodes may not set the label on a Node.
@@ -338,7 +330,7 @@ fn is_protected(label: &str) -> bool {
 /// 403, 404
 pub(crate) fn may_request_token(context: &Context, spec: &TokenRequestSpec) -> Result<(), Failure> {
     let Some(asking) = asking(context) else { return Ok(()) };
-    let refuse = |because: &str| Err(forbidden(context, &context.info.name, because.to_owned()));
+    let refuse = |because: &str| Err(context.forbidden(&context.info.name, because));
     let reference = spec.bound_object_ref.as_ref();
     let reference = reference.filter(|bound| {
         bound.api_version.as_deref() == Some("v1") && bound.kind.as_deref() == Some("Pod") && bound.name.is_some()
@@ -377,7 +369,7 @@ pub(crate) fn may_request_token(context: &Context, spec: &TokenRequestSpec) -> R
 }
 
 fn may_request_audience(context: &Context, pod: &Pod, audiences: &[String]) -> Result<(), Failure> {
-    let refuse = |because: String| Err(forbidden(context, &context.info.name, because));
+    let refuse = |because: String| Err(context.forbidden(&context.info.name, because));
     let [wanted] = audiences else {
         return refuse("node may only request 0 or 1 audiences".to_owned());
     };

@@ -138,11 +138,7 @@ fn forbidden(asked: &Asked<'_>, object: Option<&dyn Object>, because: String) ->
         Some(object) => super::shown_name(object),
         None => "Unknown",
     };
-    Failure::Forbidden {
-        target: Some(asked.context.target(name)),
-        because,
-        causes: Vec::new(),
-    }
+    asked.context.forbidden(name, because)
 }
 
 /// `CreateNamespaceObject` of `pkg/admission/plugin/cel/condition.go`: omits owners and managers.

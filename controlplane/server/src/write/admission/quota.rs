@@ -161,11 +161,7 @@ impl Affected<'_> {
     fn forbid(&self, because: String) -> Failure {
         let object = self.after.or(self.before);
         let name = object.and_then(|object| object.metadata().name.clone());
-        Failure::Forbidden {
-            target: Some(self.context.target(&name.unwrap_or_default())),
-            because,
-            causes: Vec::new(),
-        }
+        self.context.forbidden(&name.unwrap_or_default(), because)
     }
 }
 
