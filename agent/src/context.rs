@@ -11,6 +11,7 @@ use agent_plan::container::environment::Surroundings;
 use agent_plan::container::files::ClusterDns;
 use agent_plan::container::oci::Abilities;
 use agent_plan::network::addresses::of_each_family;
+use agent_plan::network::node_routes::Routed;
 use agent_plan::node::admission::Host;
 use agent_plan::node::collection::Policy;
 use agent_plan::node::eviction::{Pressure, Thresholds};
@@ -19,7 +20,7 @@ use agent_plan::node::shutdown::Grace;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use network::{Network, Ranges};
+use network::{Cidr, Network, Ranges};
 use runtime::Runtime;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::Instant;
@@ -32,21 +33,24 @@ use crate::client::tokens::Tokens;
 use crate::clock::Clock;
 use crate::images;
 use crate::images::credentials::ImagePullRecords;
-use crate::networking::dns::Names;
-use crate::networking::policies::Admissions;
-use crate::networking::routes::Routed;
-use crate::networking::services::{Programmed, ServiceProxy, Services, Slices};
+use crate::networking::dns::names::Names;
+use crate::networking::policies::admissions::Admissions;
+use crate::networking::services::programmed::Programmed;
+use crate::networking::services::slices::{Services, Slices};
 use crate::node::apparmor::AppArmor;
 use crate::node::measure::Memory;
-use crate::node::pressure::Order;
 use crate::node::selinux::SeLinux;
 use crate::pod::allocation::Allocations;
 use crate::pod::crashes::Crashes;
+use crate::pod::instances::{Place, Run};
 use crate::pod::milestones::{Milestones, Step};
+use crate::pod::orders::Order;
 use crate::pod::preempted::Preempted;
 use crate::pod::started::StartCounts;
 use crate::pod::users::UserIds;
-use crate::serve::{Access, Asking, Looks, Probes};
+use crate::serve::access::reviews::Access;
+use crate::serve::metrics::probes::Probes;
+use crate::serve::metrics::requests::{Asking, Looks};
 
 /// Age of the last renewal of the Node's Lease from which on the control plane may take the node for
 /// dead.
@@ -109,6 +113,17 @@ impl Config {
     pub(crate) fn in_order(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
         of_each_family(addresses, self.addresses.first().is_some_and(IpAddr::is_ipv6))
     }
+}
+
+/// Configuration of the service proxy.
+#[derive(Clone, Debug)]
+pub struct ServiceProxy {
+    /// Name of the kernel's tables, unique on the machine.
+    pub table: String,
+    /// Addresses of the node that serve node ports; all except loopback if it is empty.
+    pub node_ports: Vec<Cidr>,
+    /// Port at which load balancers learn of the proxy's health.
+    pub health_port: Option<u16>,
 }
 
 /// Thresholds of image garbage collection and of evictions. Without them nothing is removed.
@@ -245,21 +260,6 @@ pub struct Context {
     pub(crate) turned: Mutex<Instant>,
     /// Time of the last renewal of the Node's Lease.
     pub(crate) renewed: Mutex<Instant>,
-}
-
-/// Instance of a container.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Run {
-    pub(crate) pod: String,
-    pub(crate) container: String,
-    pub(crate) attempt: u32,
-}
-
-/// Location of an instance in the runtime.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) sandbox: String,
-    pub(crate) instance: String,
 }
 
 impl Context {

@@ -37,6 +37,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use agent_plan::network::node_routes::Routed;
 use agent_plan::node::reserve;
 use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Node;
@@ -47,8 +48,7 @@ use tracing::{info, warn};
 
 pub use client::{connection, events, requests, reverse};
 pub use clock::Clock;
-pub use context::{Config, Context, Parts, Upkeep};
-pub use networking::services::ServiceProxy;
+pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
 pub use node::{lock, machine};
 
 /// Longest time that a failed start waits until the Node has its status.
@@ -135,7 +135,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         machine,
         volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
         local_path: volume::LocalPath::new(state.join("local-path"), state.join("pods")),
-        access: serve::Access::default(),
+        access: serve::access::reviews::Access::default(),
         pull_records: images::credentials::ImagePullRecords::open(
             config.state_directory.join("rights.json"),
             &parts.images.list(),
@@ -148,9 +148,9 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         users: pod::users::UserIds::new(&config.state_directory),
         services: watch::Sender::new(None),
         slices: Mutex::default(),
-        names: networking::dns::Names::open(config.state_directory.join("names.json")),
-        programmed: networking::services::Programmed::default(),
-        admissions: networking::policies::Admissions::default(),
+        names: networking::dns::names::Names::open(config.state_directory.join("names.json")),
+        programmed: networking::services::programmed::Programmed::default(),
+        admissions: networking::policies::admissions::Admissions::default(),
         pulls: Semaphore::new(PULLS),
         app_armor: node::apparmor::AppArmor::default(),
         se_linux: node::selinux::SeLinux::default(),
@@ -166,12 +166,12 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         shutting_down: watch::Sender::new(false),
         orders: OnceLock::new(),
         measured: node::measure::Memory::default(),
-        looks: serve::Looks::default(),
-        asking: serve::Asking::default(),
+        looks: serve::metrics::requests::Looks::default(),
+        asking: serve::metrics::requests::Asking::default(),
         counting: Arc::default(),
-        probes: serve::Probes::default(),
+        probes: serve::metrics::probes::Probes::default(),
         blocked: watch::Sender::new(None),
-        routed: watch::Sender::new(networking::routes::Routed::default()),
+        routed: watch::Sender::new(Routed::default()),
         rerouted: Notify::new(),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: watch::Sender::new(None),

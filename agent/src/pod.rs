@@ -3,13 +3,16 @@
 //! * [`worker`]: the actor of one pod
 //! * [`pending`], [`preempted`]: pods that wait for their admission, and pods that make room for them
 //! * [`allocation`], [`resizes`]: allocated resources, and deferred resizes
+//! * [`instances`]: running containers; [`orders`]: messages to the workers
 //! * [`orphans`]: sandboxes and directories of an earlier agent
 //! * [`users`]: user and group IDs for user namespaces
 //! * [`started`], [`milestones`], [`crashes`]: records for metrics and for debugging
 
 pub(crate) mod allocation;
 pub(crate) mod crashes;
+pub(crate) mod instances;
 pub(crate) mod milestones;
+pub(crate) mod orders;
 pub(crate) mod orphans;
 mod pending;
 pub(crate) mod preempted;
@@ -40,7 +43,7 @@ use crate::Error;
 use crate::client::requests::watch;
 use crate::confined::aside;
 use crate::context::Context;
-use crate::node::pressure::Order;
+use crate::pod::orders::Order;
 use crate::pod::orphans::{Orphans, old_logs, owner};
 use crate::pod::worker::{End, Input, Mailbox, Worker, remove};
 use crate::serve::TURN;

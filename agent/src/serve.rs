@@ -7,12 +7,12 @@
 //! * `crashes`, `milestones`, `local_path`: endpoints of our own
 //! * `socket`: the operator's socket
 
-mod access;
+pub(crate) mod access;
 mod crashes;
 mod health;
 mod local_path;
 mod logs;
-mod metrics;
+pub(crate) mod metrics;
 mod milestones;
 mod running;
 mod socket;
@@ -50,11 +50,7 @@ use tracing::debug;
 
 use crate::context::Context;
 
-pub(crate) use access::Access;
 pub(crate) use health::TURN;
-pub(crate) use metrics::disk_usage::Looks;
-pub(crate) use metrics::own::Asking;
-pub(crate) use metrics::probes::Probes;
 pub use socket::serve as socket;
 pub use tls::Files;
 
@@ -243,7 +239,7 @@ fn router(context: Arc<Context>) -> Router {
         .route("/logs/{*path}", get(logs::node::below))
         .route("/metrics", get(metrics::own::metrics))
         .route("/metrics/cadvisor", get(metrics::cadvisor::metrics))
-        .route("/metrics/probes", get(metrics::probes::metrics))
+        .route("/metrics/probes", get(metrics::own::probes))
         .route("/metrics/slis", get(metrics::slis::metrics))
         .route("/stats/summary", get(metrics::measures::summary))
         .route("/metrics/resource", get(metrics::measures::resource))

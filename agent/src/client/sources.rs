@@ -3,10 +3,9 @@
 use agent_plan::container::environment::Sources;
 use api::pod::References;
 use k8s_openapi::api::core::v1::{ConfigMap, PodSpec, Secret, Volume};
-use kube::Api;
+use kube::{Api, Client};
 
-use crate::client::objects::{Kind, Seen};
-use crate::context::Context;
+use crate::client::objects::{Kind, Objects, Seen};
 
 /// Failure to read an object.
 pub(crate) struct Unread {
@@ -43,15 +42,19 @@ impl Unread {
 
 /// Reads the objects that are referred to; those that do not exist are left out. Watched objects of
 /// volumes are not requested again.
-pub(crate) async fn fetch(context: &Context, namespace: &str, references: &References<'_>) -> Result<Sources, Unread> {
+pub(crate) async fn fetch(
+    client: &Client,
+    objects: &Objects,
+    namespace: &str,
+    references: &References<'_>,
+) -> Result<Sources, Unread> {
     let unread = |kind, name: &str| {
         let name = name.to_owned();
         move |error| Unread { kind, name, error }
     };
     let mut sources = Sources::default();
-    let client = &context.parts.client;
     for name in &references.config_maps {
-        let found = match seen(context, Kind::ConfigMap, namespace, name).await {
+        let found = match seen(objects, Kind::ConfigMap, namespace, name).await {
             Seen::ConfigMap(object) => Some(ConfigMap::clone(&object)),
             // The watch may lag: an absent object is requested again.
             Seen::Unknown | Seen::Absent | Seen::Secret(_) => {
@@ -64,7 +67,7 @@ pub(crate) async fn fetch(context: &Context, namespace: &str, references: &Refer
             .extend(found.map(|object| ((*name).to_owned(), object)));
     }
     for name in &references.secrets {
-        let found = match seen(context, Kind::Secret, namespace, name).await {
+        let found = match seen(objects, Kind::Secret, namespace, name).await {
             Seen::Secret(object) => Some(Secret::clone(&object)),
             Seen::Unknown | Seen::Absent | Seen::ConfigMap(_) => {
                 let api = Api::<Secret>::namespaced(client.clone(), namespace);
@@ -84,8 +87,8 @@ pub(crate) fn told(error: &kube::Error) -> String {
     image::chain(error)
 }
 
-async fn seen(context: &Context, kind: Kind, namespace: &str, name: &str) -> Seen {
-    match context.objects.known(kind, namespace, name) {
+async fn seen(objects: &Objects, kind: Kind, namespace: &str, name: &str) -> Seen {
+    match objects.known(kind, namespace, name) {
         Some(object) => object.look().await,
         None => Seen::Unknown,
     }

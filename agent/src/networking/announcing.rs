@@ -13,7 +13,7 @@ use network::services::announce::{self, Announcer, Claim};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::services::Services;
+use super::services::slices::Services;
 use crate::Error;
 use crate::context::Context;
 

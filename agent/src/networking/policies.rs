@@ -7,12 +7,15 @@
 //! 3. A pod's addresses are added before its containers start, and it waits until its policies are
 //!    enforced.
 
+pub(crate) mod admissions;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use admissions::Admission;
 use agent_plan::network::network_policy::{Change, Input, Pod, Policies as Plan, Policy, PolicyName};
 use agent_plan::pod::pods;
 use futures::stream::{BoxStream, SelectAll};
@@ -23,74 +26,21 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use network::policies::{Policies as Tables, Watch};
 use serde::de::DeserializeOwned;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use crate::Error;
 use crate::client::requests::watch;
 use crate::context::Context;
-use crate::networking::services::Programmed;
 use crate::pod::orphans::owner;
 
-/// Longest time that a pod waits for its policies.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Queue length of waiting pods; senders wait for room.
-const UNHEARD: usize = 64;
 /// Time between two attempts to write all rules.
 const RETRY: Duration = Duration::from_secs(1);
 /// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
 /// Minimum number of pods at which those that are gone are removed.
 const MIN_SWEPT: usize = 64;
-
-/// Pod that is connected and waits until its policies are enforced.
-struct Admission {
-    pod: Box<v1::Pod>,
-    addresses: Vec<IpAddr>,
-    done: oneshot::Sender<()>,
-}
-
-/// Queue of pods that wait for their policies.
-pub(crate) struct Admissions {
-    asking: mpsc::Sender<Admission>,
-    asked: Mutex<Option<mpsc::Receiver<Admission>>>,
-    pub(crate) programmed: Programmed,
-}
-
-impl Default for Admissions {
-    fn default() -> Self {
-        let (asking, asked) = mpsc::channel(UNHEARD);
-        Self {
-            asking,
-            asked: Mutex::new(Some(asked)),
-            programmed: Programmed::default(),
-        }
-    }
-}
-
-/// Waits until the policies of a pod are enforced for its addresses; the error says why they are
-/// not.
-pub(crate) async fn admit(context: &Context, pod: &v1::Pod, addresses: &[IpAddr]) -> Result<(), String> {
-    if context.config.network_policies.is_none() {
-        return Ok(());
-    }
-    let (done, answered) = oneshot::channel();
-    let admission = Admission {
-        pod: Box::new(pod.clone()),
-        addresses: addresses.to_vec(),
-        done,
-    };
-    let asked = async {
-        context.admissions.asking.send(admission).await.ok()?;
-        answered.await.ok()
-    };
-    let answer = tokio::time::timeout(TIMEOUT, asked).await;
-    let in_force = answer.is_ok_and(|answer| answer.is_some());
-    in_force
-        .then_some(())
-        .ok_or_else(|| "network policies are not in force on this node yet".to_owned())
-}
 
 enum Heard {
     Policy(Event<NetworkPolicy>),

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::network::node_routes::Peer;
+use agent_plan::network::node_routes::{Peer, Routed};
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node};
@@ -29,42 +29,8 @@ const FIRST: Duration = Duration::from_secs(5);
 const SETTLE: Duration = Duration::from_millis(50);
 /// Time between two attempts after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// Nodes without routes that are named; more are counted.
-const NAMED: usize = 3;
 /// Interval between checks of entries whose removal the kernel does not report.
 const LOOK: Duration = Duration::from_secs(10);
-
-/// State of this node's routes, for the Node's conditions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Routed {
-    /// Routes are managed by another program.
-    #[default]
-    Elsewhere,
-    /// Not known yet.
-    Pending,
-    /// Complete.
-    Done,
-    /// Complete but for some nodes, which it names with the reasons.
-    Partly(String),
-    /// The kernel rejected some.
-    Failed,
-}
-
-impl Routed {
-    /// State after an update that left these nodes out, each for a reason.
-    pub(crate) fn of(unreached: &BTreeMap<String, String>) -> Self {
-        if unreached.is_empty() {
-            return Self::Done;
-        }
-        let named = unreached
-            .iter()
-            .take(NAMED)
-            .map(|(node, why)| format!("{node} ({why})"));
-        let more = unreached.len().checked_sub(NAMED).filter(|more| *more > 0);
-        let all: Vec<String> = named.chain(more.map(|more| format!("{more} more"))).collect();
-        Self::Partly(format!("pods are not reached from this node on: {}", all.join(", ")))
-    }
-}
 
 /// Follower of the Nodes.
 pub(crate) struct Follower {

@@ -4,7 +4,9 @@
 mod health;
 mod kernel;
 mod known;
+pub(crate) mod programmed;
 mod proxy_health;
+pub(crate) mod slices;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -21,7 +23,6 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
-use network::Cidr;
 use serde::de::DeserializeOwned;
 use tracing::debug;
 
@@ -29,9 +30,8 @@ use crate::Error;
 use crate::client::requests::watch;
 use crate::context::Context;
 use kernel::Kernel;
-pub(crate) use kernel::Programmed;
 use known::Known;
-pub(crate) use known::{Services, Slices, by_service, slices_of};
+use slices::Services;
 
 /// Longest time that a container waits for the first list of Services.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,17 +39,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of objects in a page of a list. Their kept parts lie in the heap among freed ones, whose
 /// pages cannot be returned to the kernel.
 const PAGE: u32 = 100;
-
-/// Configuration of the service proxy.
-#[derive(Clone, Debug)]
-pub struct ServiceProxy {
-    /// Name of the kernel's tables, unique on the machine.
-    pub table: String,
-    /// Addresses of the node that serve node ports; all except loopback if it is empty.
-    pub node_ports: Vec<Cidr>,
-    /// Port at which load balancers learn of the proxy's health.
-    pub health_port: Option<u16>,
-}
 
 /// Event of a watch.
 enum Heard {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use agent_plan::Timestamp;
+use agent_plan::network::node_routes::Routed;
 use agent_plan::node::eviction::Pressure;
 use agent_plan::node::reserve::Amounts;
 use api::go::architecture;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::networking::announcing;
-use crate::networking::routes::Routed;
 
 /// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
 /// true.

@@ -23,7 +23,7 @@ use crate::Error;
 use crate::client::events::Kind;
 use crate::context::Context;
 use crate::node::measure::PodLook;
-use crate::pod::worker::Question;
+use crate::pod::orders::Order;
 
 pub(crate) use images::prune;
 
@@ -32,17 +32,6 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_secs(1);
 /// Time until removed data is freed on a disk.
 const SETTLING: Duration = Duration::from_secs(20);
-
-/// Order to the pods' workers.
-#[derive(Debug)]
-pub(crate) enum Order {
-    /// Ends the pod with this UID.
-    End(String, Termination),
-    /// Passes a request to the worker of the pod with this UID.
-    Ask(String, Question),
-    /// Terminated containers that are no longer needed for logs are removed.
-    Shed,
-}
 
 struct Keeper {
     context: Arc<Context>,

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use crate::Error;
 use crate::client::events::Kind;
 use crate::context::Context;
-use crate::node::pressure::Order;
+use crate::pod::orders::Order;
 use logind::Logind;
 
 /// Time between two attempts to connect.

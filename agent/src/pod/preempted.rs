@@ -2,19 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
-use tokio::time::timeout;
-use tracing::warn;
-
-use crate::client::events::Kind;
-use crate::context::Context;
-
-/// Shortest time to wait for a pod.
-const LEAST: Duration = Duration::from_secs(10);
 
 /// UIDs of preempted pods that may still be running.
 #[derive(Debug, Default)]
@@ -52,33 +43,10 @@ impl Preempted {
     }
 
     /// Waits until none of these pods runs.
-    async fn gone(&self, all: &[Arc<Pod>]) {
+    pub(crate) async fn gone(&self, all: &[Arc<Pod>]) {
         let mut running = self.running.subscribe();
         let gone = |running: &BTreeSet<String>| !all.iter().any(|pod| running.contains(pods::uid(pod)));
         // The sender is held here, so the channel is never closed.
         running.wait_for(gone).await.ok();
-    }
-}
-
-impl Context {
-    /// Waits for preempted pods, for one and a half grace periods; then the critical pod is
-    /// admitted anyway.
-    pub(crate) async fn wait_for_room(&self, preempted: &[Arc<Pod>]) {
-        let patience = |pod: &Arc<Pod>| {
-            let grace = Duration::from_secs(u64::try_from(pods::grace(pod)).unwrap_or_default());
-            (grace + grace / 2).max(LEAST)
-        };
-        let Some(longest) = preempted.iter().map(patience).max() else {
-            return;
-        };
-        if timeout(longest, self.preempted.gone(preempted)).await.is_ok() {
-            return;
-        }
-        for pod in preempted.iter().filter(|pod| self.preempted.has(pods::uid(pod))) {
-            warn!(pod = pods::name(pod), "a preempted pod has not ended in time");
-            let message = "Container runtime did not kill the pod within specified grace period.".to_owned();
-            self.recorder
-                .pod(pod, None, Kind::Warning, "ExceededGracePeriod", message);
-        }
     }
 }

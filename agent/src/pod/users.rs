@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_plan::container::user_ids;
 use k8s_openapi::api::core::v1::PodSpec;
-
-use crate::context::Context;
+use runtime::Runtime;
 
 /// User namespace range of each sandbox; rebuilt from the runtime when the agent starts.
 pub(crate) struct UserIds {
@@ -56,21 +55,19 @@ impl UserIds {
         held.insert(sandbox.to_owned(), found);
         Some(found)
     }
-}
 
-impl Context {
     /// Returns the first ID of a sandbox's range on the node; `None` for pods in the node's user
     /// namespace.
-    pub(crate) fn user_ids(&self, spec: &PodSpec, sandbox: &str) -> Result<Option<u32>, String> {
+    pub(crate) fn of(&self, runtime: &dyn Runtime, spec: &PodSpec, sandbox: &str) -> Result<Option<u32>, String> {
         if spec.host_users != Some(false) {
             return Ok(None);
         }
         let refused =
             |why: &str| format!("can't set `spec.HostUsers: false`, runtime does not support user namespaces: {why}");
-        if let Some(why) = self.parts.runtime.lacks_users() {
+        if let Some(why) = runtime.lacks_users() {
             return Err(refused(why));
         }
-        let found = self.users.take(sandbox);
+        let found = self.take(sandbox);
         found.map(Some).ok_or_else(|| refused("no ids are left"))
     }
 }

@@ -40,7 +40,7 @@ use agent_plan::pod::{pods, status};
 use agent_plan::shift;
 use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Pod;
-use tokio::sync::{Notify, RwLock, Semaphore, oneshot};
+use tokio::sync::{Notify, RwLock, Semaphore};
 use tracing::{debug, error, warn};
 
 use crate::client::events::Urgent;
@@ -49,6 +49,7 @@ use crate::clock::Steps;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::pod::milestones::Step;
+use crate::pod::orders::Question;
 use crate::probe::Places;
 
 pub(crate) use container::hook::Hook;
@@ -75,15 +76,6 @@ pub(crate) enum Input {
     Shed,
     /// Request for a log.
     Question(Question),
-}
-
-/// Instance whose log is requested.
-#[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) container: String,
-    pub(crate) previous: bool,
-    /// Attempt whose log is requested, or why there is none.
-    pub(crate) answer: oneshot::Sender<Result<u32, String>>,
 }
 
 /// Reason that a worker ends.

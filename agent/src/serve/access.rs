@@ -2,9 +2,10 @@
 //! kubelet's endpoints, with a certificate of the cluster or a token, if the API server authorizes
 //! them.
 
-use std::collections::BTreeMap;
+pub(crate) mod reviews;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Extension;
@@ -17,37 +18,21 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Api;
 use kube::api::PostParams;
+use reviews::{Asked, Who};
 use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use crate::context::Context;
 
 /// Common name of the API server's client certificate.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
-/// Timeout of requests to the API server.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Cache TTLs, as in a kubelet: valid tokens, invalid tokens, permissions, denials.
 const PROVEN: Duration = Duration::from_mins(2);
 const UNPROVEN: Duration = Duration::from_secs(10);
 const ALLOWED: Duration = Duration::from_mins(5);
 const DENIED: Duration = Duration::from_secs(30);
-/// Maximum number of cached answers of each kind.
-const KEPT: usize = 512;
-/// Maximum number of concurrent requests.
-const TURNS: usize = 8;
 /// Maximum length of a token.
 const TOKEN_BYTES: usize = 8 << 10;
-
-/// User who is authenticated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Who {
-    pub(super) name: String,
-    pub(super) uid: Option<String>,
-    pub(super) groups: Vec<String>,
-    pub(super) extra: BTreeMap<String, Vec<String>>,
-}
 
 /// Peer of a connection.
 #[derive(Clone, Debug, Default)]
@@ -73,74 +58,6 @@ impl Client {
     pub(super) fn admitted(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.admitted)
     }
-}
-
-/// Cached answers of the API server.
-pub(crate) struct Access {
-    tokens: Kept<[u8; 32], Option<Who>>,
-    permissions: Kept<(Who, Asked), bool>,
-    /// Limits the load that unauthenticated clients can cause on the API server.
-    turns: Semaphore,
-}
-
-impl Default for Access {
-    fn default() -> Self {
-        Self {
-            tokens: Kept::default(),
-            permissions: Kept::default(),
-            turns: Semaphore::new(TURNS),
-        }
-    }
-}
-
-impl Access {
-    /// Sends a review to the API server, with limited concurrency and a timeout.
-    async fn ask<T>(&self, question: impl Future<Output = kube::Result<T>>) -> Result<T, String> {
-        let asked = timeout(TIMEOUT, async {
-            let _turn = self.turns.acquire().await;
-            question.await
-        });
-        asked
-            .await
-            .map_err(|error| error.to_string())?
-            .map_err(|error| image::chain(&error))
-    }
-}
-
-/// Cached answers, each with its expiry.
-struct Kept<K, V>(Mutex<BTreeMap<K, (V, Instant)>>);
-
-impl<K, V> Default for Kept<K, V> {
-    fn default() -> Self {
-        Self(Mutex::default())
-    }
-}
-
-impl<K: Ord, V: Clone> Kept<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (value, until) = known.get(key)?;
-        (Instant::now() < *until).then(|| value.clone())
-    }
-
-    fn put(&self, key: K, value: V, time: Duration) {
-        let now = Instant::now();
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= KEPT {
-            known.retain(|_, (_, until)| now < *until);
-        }
-        if known.len() >= KEPT {
-            known.pop_first();
-        }
-        known.insert(key, (value, now + time));
-    }
-}
-
-/// Resource attributes of a request to the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Asked {
-    verb: &'static str,
-    subresource: &'static str,
 }
 
 pub(super) async fn authorize(
@@ -349,17 +266,5 @@ mod tests {
         ] {
             assert!(is_own(path), "{path}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn answers_are_kept_for_their_time_and_not_without_bound() {
-        let kept = Kept::default();
-        for number in 0..2 * KEPT {
-            kept.put(number, (), ALLOWED);
-        }
-        assert_eq!(kept.0.lock().unwrap().len(), KEPT);
-        assert_eq!(kept.get(&(2 * KEPT - 1)), Some(()));
-        tokio::time::advance(ALLOWED).await;
-        assert_eq!(kept.get(&(2 * KEPT - 1)), None);
     }
 }

@@ -25,9 +25,9 @@ use tracing::debug;
 use super::logs::growth::Growth;
 use super::streams;
 use crate::confined;
-use crate::context::{Context, Run};
-use crate::node::pressure::Order;
-use crate::pod::worker::Question;
+use crate::context::Context;
+use crate::pod::instances::Run;
+use crate::pod::orders::{Order, Question};
 
 const CHUNK: usize = 64 * 1024;
 const LONGEST_RECORD: usize = 1024 * 1024;

@@ -1,15 +1,16 @@
 //! Resource usage and metrics.
 //!
 //! * [`own`], [`cadvisor`], [`probes`], [`measures`], [`slis`]: the endpoints
-//! * [`disks`], [`disk_usage`], [`network`]: what they measure
+//! * [`disks`], [`disk_usage`], [`network`]: what they measure; [`requests`]: what they share
 //! * [`prometheus`]: the text format
 
 pub(super) mod cadvisor;
-pub(super) mod disk_usage;
+mod disk_usage;
 mod disks;
 pub(super) mod measures;
 mod network;
 pub(super) mod own;
-pub(super) mod probes;
+pub(crate) mod probes;
 mod prometheus;
+pub(crate) mod requests;
 pub(super) mod slis;

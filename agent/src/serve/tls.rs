@@ -12,7 +12,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::Error;
-use super::access::Who;
+use super::access::reviews::Who;
 
 /// Paths of PEM files.
 #[derive(Clone, Debug)]

@@ -29,6 +29,41 @@ const OVERHEAD: [u32; 2] = [50, 70];
 /// The minimum MTU of IPv6 (RFC 8200).
 const SMALLEST_MTU: u32 = 1280;
 
+/// Nodes without routes that are named; more are counted.
+const NAMED: usize = 3;
+
+/// State of this node's routes, for the Node's conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Routed {
+    /// Routes are managed by another program.
+    #[default]
+    Elsewhere,
+    /// Not known yet.
+    Pending,
+    /// Complete.
+    Done,
+    /// Complete but for some nodes, which it names with the reasons.
+    Partly(String),
+    /// The kernel rejected some.
+    Failed,
+}
+
+impl Routed {
+    /// State after an update that left these nodes out, each for a reason.
+    pub fn of(unreached: &BTreeMap<String, String>) -> Self {
+        if unreached.is_empty() {
+            return Self::Done;
+        }
+        let named = unreached
+            .iter()
+            .take(NAMED)
+            .map(|(node, why)| format!("{node} ({why})"));
+        let more = unreached.len().checked_sub(NAMED).filter(|more| *more > 0);
+        let all: Vec<String> = named.chain(more.map(|more| format!("{more} more"))).collect();
+        Self::Partly(format!("pods are not reached from this node on: {}", all.join(", ")))
+    }
+}
+
 /// The parts of a Node that routes depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {

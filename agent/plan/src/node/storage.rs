@@ -74,6 +74,35 @@ impl DiskUse {
     }
 }
 
+/// Disk usage of a pod by part.
+#[derive(Clone)]
+pub struct Parts {
+    /// Writable layers of its containers.
+    pub layers: BTreeMap<String, Used>,
+    /// Container logs.
+    pub logs: BTreeMap<String, Used>,
+    /// Volumes on the node's disk.
+    pub volumes: BTreeMap<String, Used>,
+    /// Files that the node creates for it.
+    pub own: Used,
+}
+
+impl Parts {
+    /// Returns the usage of containers including their logs.
+    pub fn together(self) -> DiskUse {
+        let logs = &self.logs;
+        let with_log = |(name, layer): (String, Used)| {
+            let log = logs.get(&name).copied().unwrap_or_default();
+            (name, ContainerUse { layer, log })
+        };
+        DiskUse {
+            containers: self.layers.into_iter().map(with_log).collect(),
+            volumes: self.volumes,
+            own: self.own,
+        }
+    }
+}
+
 /// Returns the `emptyDir` volumes of a pod on the node's disk.
 pub fn volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, &EmptyDirVolumeSource)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());

@@ -11,7 +11,7 @@ use agent_plan::network::proxy::{Name, Service, Slice};
 use network::Ranges;
 use serde::{Deserialize, Serialize};
 
-use crate::networking::services::{Services, Slices, by_service};
+use crate::networking::services::slices::{Services, Slices, by_service};
 
 /// State of an earlier run.
 pub(super) struct Last {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use agent_plan::network::proxy::{Change, Datagrams, Name, Node, Proxy};
@@ -12,8 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 use super::health::HealthChecks;
-use super::known::{Known, SERVER, slices_of};
+use super::known::{Known, SERVER};
 use super::proxy_health::ProxyHealth;
+use super::slices::slices_of;
 use crate::context::Context;
 
 /// From this number of changed elements on, the tables are rewritten as a whole, without watching
@@ -24,27 +24,6 @@ const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(64);
 /// Changes by other programs within this time are repaired together.
 const SETTLE: Duration = Duration::from_millis(20);
-
-/// Number of changes of the tables, for the metrics.
-#[derive(Debug, Default)]
-pub(crate) struct Programmed {
-    /// Number of transactions.
-    pub(crate) syncs: AtomicU64,
-    /// Total duration of the transactions in microseconds.
-    pub(crate) micros: AtomicU64,
-    /// Number of failed transactions.
-    pub(crate) failures: AtomicU64,
-}
-
-impl Programmed {
-    /// Counts a transaction.
-    pub(crate) fn note(&self, took: Duration, succeeded: bool) {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.micros.fetch_add(micros, Ordering::Relaxed);
-        self.failures.fetch_add(u64::from(!succeeded), Ordering::Relaxed);
-    }
-}
 
 /// Owned by a blocking thread during a transaction.
 struct Parts {

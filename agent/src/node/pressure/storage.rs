@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_plan::node::storage::{self, ContainerUse, DiskUse, Used};
+use agent_plan::node::storage::{self, DiskUse, Parts, Used};
 use agent_plan::pod::pods;
 use common::task::JoinSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -87,35 +87,6 @@ async fn look(context: Arc<Context>, pod: Arc<Pod>) -> Look {
         uid: pods::uid(&pod).to_owned(),
         took: began.elapsed(),
         used,
-    }
-}
-
-/// Disk usage of a pod by part.
-#[derive(Clone)]
-pub(crate) struct Parts {
-    /// Writable layers of its containers.
-    pub(crate) layers: BTreeMap<String, Used>,
-    /// Container logs.
-    pub(crate) logs: BTreeMap<String, Used>,
-    /// Volumes on the node's disk.
-    pub(crate) volumes: BTreeMap<String, Used>,
-    /// Files that the node creates for it.
-    pub(crate) own: Used,
-}
-
-impl Parts {
-    /// Returns the usage of containers including their logs.
-    pub(crate) fn together(self) -> DiskUse {
-        let logs = &self.logs;
-        let with_log = |(name, layer): (String, Used)| {
-            let log = logs.get(&name).copied().unwrap_or_default();
-            (name, ContainerUse { layer, log })
-        };
-        DiskUse {
-            containers: self.layers.into_iter().map(with_log).collect(),
-            volumes: self.volumes,
-            own: self.own,
-        }
     }
 }
 

@@ -8,7 +8,8 @@ use agent_plan::pod::termination::Termination;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::Notify;
 
-use super::{Input, Question};
+use super::Input;
+use crate::pod::orders::Question;
 
 /// Maximum number of queued runtime events. Beyond it, the worker compares with the runtime
 /// instead.

@@ -11,8 +11,8 @@ use tracing::{info, warn};
 use super::container::mounts;
 use super::{Done, Worker, adopt};
 use crate::client::events::Kind;
-use crate::context::{Place, Run};
 use crate::pod::crashes::End;
+use crate::pod::instances::{Place, Run};
 
 const MESSAGE_BYTES: u64 = 4096;
 /// Maximum length of all containers' messages together.

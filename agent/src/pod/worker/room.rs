@@ -2,15 +2,22 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_plan::Timestamp;
 use agent_plan::node::admission::preemption;
 use agent_plan::pod::{lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::timeout;
+use tracing::warn;
 
 use super::Worker;
 use super::mailbox::Mailbox;
+use crate::client::events::Kind;
 use crate::context::Context;
+
+/// Shortest time to wait for a preempted pod.
+const LEAST: Duration = Duration::from_secs(10);
 
 /// Returns the pods that are preempted for another one, and counts them in a metric.
 pub(super) fn counted(context: &Context, pod: &Pod, others: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
@@ -31,7 +38,7 @@ impl Worker {
     /// meanwhile.
     pub(super) async fn wait_for_room(&mut self, inputs: &Mailbox) {
         let (context, preempted) = (Arc::clone(&self.context), std::mem::take(&mut self.preempts));
-        let mut waiting = pin!(context.wait_for_room(&preempted));
+        let mut waiting = pin!(end_of(&context, &preempted));
         loop {
             tokio::select! {
                 biased;
@@ -57,5 +64,26 @@ impl Worker {
         if self.gone || lifecycle::end(&self.pod, &self.view, now).is_some() {
             self.context.preempted.over(uid);
         }
+    }
+}
+
+/// Waits for preempted pods, for one and a half grace periods; then the critical pod is admitted
+/// anyway.
+async fn end_of(context: &Context, preempted: &[Arc<Pod>]) {
+    let patience = |pod: &Arc<Pod>| {
+        let grace = Duration::from_secs(u64::try_from(pods::grace(pod)).unwrap_or_default());
+        (grace + grace / 2).max(LEAST)
+    };
+    let Some(longest) = preempted.iter().map(patience).max() else {
+        return;
+    };
+    if timeout(longest, context.preempted.gone(preempted)).await.is_ok() {
+        return;
+    }
+    for pod in preempted.iter().filter(|pod| context.preempted.has(pods::uid(pod))) {
+        warn!(pod = pods::name(pod), "a preempted pod has not ended in time");
+        let message = "Container runtime did not kill the pod within specified grace period.".to_owned();
+        let recorder = &context.recorder;
+        recorder.pod(pod, None, Kind::Warning, "ExceededGracePeriod", message);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent_plan::Timestamp;
-use agent_plan::node::storage::Used;
+use agent_plan::node::storage::{Parts, Used};
 use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -14,7 +14,6 @@ use serde_json::{Map, Value, json};
 use super::{disk_usage, own};
 use crate::context::Context;
 use crate::node::measure::PodLook;
-use crate::node::pressure::storage::Parts;
 
 /// Formats a file system and a usage of it; the total usage if `used` is `None`.
 fn told(stat: &Statvfs, used: Option<Used>, time: Timestamp) -> Map<String, Value> {

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use agent_plan::Timestamp;
 use agent_plan::pod::pods;
@@ -12,26 +11,14 @@ use axum::extract::State;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::statvfs::{Statvfs, statvfs};
+use nix::sys::statvfs::Statvfs;
 use nix::unistd::{SysconfVar, sysconf};
 
 use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
-use crate::networking::services::Programmed;
+use crate::networking::services::programmed::Programmed;
 use crate::pod::preempted::Preempted;
 use crate::pod::started::Counts;
-
-/// Longest time to wait for the file systems of volumes: one of them may block.
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Queries of the volumes' file systems: one at a time, so that a file system that blocks holds one
-/// thread only.
-#[derive(Debug, Default)]
-pub(crate) struct Asking {
-    turn: Arc<tokio::sync::Mutex<()>>,
-    /// Set while a query has blocked for too long.
-    stuck: AtomicBool,
-}
 
 pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
     let mut text = String::new();
@@ -48,6 +35,13 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     for family in all {
         family.write(&mut text, None);
     }
+    answer(text)
+}
+
+/// `/metrics/probes`.
+pub(in crate::serve) async fn probes(State(context): State<Arc<Context>>) -> Response {
+    let mut text = context.probes.tell();
+    start_time().write(&mut text, None);
     answer(text)
 }
 
@@ -247,7 +241,7 @@ type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
 
 /// Usage of the claims' volumes; empty while one of them does not answer.
 async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
-    let found = ask(context, claims(context).into_iter().collect()).await;
+    let found = context.asking.ask(claims(context).into_iter().collect()).await;
     let rows: [Row; 6] = [
         (
             "kubelet_volume_stats_available_bytes",
@@ -293,38 +287,9 @@ async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     rows.into_iter().map(row).collect()
 }
 
-/// Queries file systems for their usage: empty while one of them blocks.
-async fn ask<Whose: Send + 'static>(context: &Context, all: Vec<(Whose, PathBuf)>) -> Vec<(Whose, Statvfs)> {
-    if all.is_empty() {
-        return Vec::new();
-    }
-    let asking = &context.asking;
-    let turn = Arc::clone(&asking.turn);
-    let turn = if asking.stuck.load(Ordering::Relaxed) {
-        turn.try_lock_owned().ok()
-    } else {
-        tokio::time::timeout(TIMEOUT, turn.lock_owned()).await.ok()
-    };
-    let Some(turn) = turn else {
-        return Vec::new();
-    };
-    asking.stuck.store(false, Ordering::Relaxed);
-    let looking = common::task::spawn_blocking(move || {
-        let _turn = turn;
-        let stat = |(whose, path): (Whose, PathBuf)| Some((whose, statvfs(&path).ok()?));
-        all.into_iter().filter_map(stat).collect::<Vec<_>>()
-    });
-    if let Ok(found) = tokio::time::timeout(TIMEOUT, looking).await {
-        found.unwrap_or_default()
-    } else {
-        asking.stuck.store(true, Ordering::Relaxed);
-        Vec::new()
-    }
-}
-
 /// Returns a pod's volumes from claims: the volume's name, the claim's, and the usage.
 pub(super) async fn of_claims(context: &Context, pod: &Pod) -> Vec<((String, String), Statvfs)> {
-    ask(context, mounted(context, pod)).await
+    context.asking.ask(mounted(context, pod)).await
 }
 
 /// Returns the names of a pod's volumes from claims, those of the claims, and the mount points.

@@ -1,18 +1,14 @@
-//! `/metrics/probes`: number, results and durations of probes.
+//! Counters of `/metrics/probes`: number, results and durations of probes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_plan::pod::pods;
 use agent_plan::pod::probe::Kind;
-use axum::extract::State;
-use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::own;
-use super::prometheus::{Family, answer, labels, number};
-use crate::context::Context;
+use super::prometheus::{Family, labels, number};
 
 /// Upper bounds of the duration buckets in seconds: Prometheus' defaults.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -58,7 +54,7 @@ impl Probes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    fn tell(&self) -> String {
+    pub(super) fn tell(&self) -> String {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut results, mut times) = (Vec::new(), Vec::new());
         for (uid, of_pod) in all.iter() {
@@ -101,12 +97,6 @@ impl Counted {
         into.push((format!("_sum{}", labels(names)), Some(self.took.as_secs_f64())));
         into.push((format!("_count{}", labels(names)), Some(number(self.successful))));
     }
-}
-
-pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Response {
-    let mut text = context.probes.tell();
-    own::start_time().write(&mut text, None);
-    answer(text)
 }
 
 #[cfg(test)]

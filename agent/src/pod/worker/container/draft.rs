@@ -16,7 +16,8 @@ use tracing::debug;
 
 use super::plan::Plan;
 use super::spec::{own_specification, specification};
-use crate::networking::services::{self, Services};
+use crate::networking::services;
+use crate::networking::services::slices::Services;
 use crate::pod::worker::Worker;
 
 /// Maximum number per pod; further containers are configured when they start.

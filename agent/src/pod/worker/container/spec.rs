@@ -52,7 +52,8 @@ async fn gather(plan: &Plan) -> Result<Gathered, Failure> {
     let sources = if references.is_empty() {
         environment::Sources::default()
     } else {
-        let fetched = sources::fetch(context, pods::namespace(pod), &references).await;
+        let (client, objects) = (&context.parts.client, &context.objects);
+        let fetched = sources::fetch(client, objects, pods::namespace(pod), &references).await;
         fetched.map_err(|error| Failure::configuration(error.told()))?
     };
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;

@@ -23,7 +23,6 @@ use super::{claims, demands};
 use crate::client::events::Kind;
 use crate::client::{requests, sources, tokens};
 use crate::context::Context;
-use crate::networking::policies;
 use crate::pod::milestones::Step;
 use crate::pod::worker::container::draft::{self, Drafts, When};
 use crate::pod::worker::container::plan::Plan;
@@ -110,7 +109,10 @@ async fn make(
     let directory = context.pod_directory(pods::uid(pod));
     let made = create_within(context, &directory, "etc");
     made.map_err(|error| Failure::mount(error.to_string()))?;
-    let user_ids = context.user_ids(spec, id).map_err(|why| Failure::sandbox_text(&why))?;
+    let user_ids = context
+        .users
+        .of(context.parts.runtime.as_ref(), spec, id)
+        .map_err(|why| Failure::sandbox_text(&why))?;
     let hostname = files::kernel_hostname(pod, &context.config.dns.domain);
     let hostname = hostname.map_err(|error| Failure::sandbox(&error))?;
     let netns = (!pods::host_network(spec)).then(|| context.parts.network.netns(id));
@@ -214,8 +216,10 @@ async fn connect(
     context.reached(pods::uid(pod), Step::Network);
     failpoint::reach("attached");
     let addresses: Vec<IpAddr> = attachment.addresses.iter().map(|cidr| cidr.address).collect();
-    let admitted = Box::pin(policies::admit(context, pod, &addresses)).await;
-    admitted.map_err(|why| Failure::sandbox_text(&why))?;
+    if context.config.network_policies.is_some() {
+        let admitted = Box::pin(context.admissions.admit(pod, &addresses)).await;
+        admitted.map_err(|why| Failure::sandbox_text(&why))?;
+    }
     Ok(context.config.in_order(&addresses))
 }
 
@@ -307,7 +311,12 @@ pub(in crate::pod::worker) async fn volumes(
     let (turn, uid) = (turns.take(), pods::uid(pod));
     let references = References::of_volumes(spec);
     let (fetched, tokens, claims) = tokio::join!(
-        sources::fetch(context, pods::namespace(pod), &references),
+        sources::fetch(
+            &context.parts.client,
+            &context.objects,
+            pods::namespace(pod),
+            &references
+        ),
         context.tokens.fetch(&context.parts.client, pod, context.now()),
         claims::fetch(context, pod),
     );
