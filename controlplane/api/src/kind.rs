@@ -180,6 +180,13 @@ pub struct Field<K> {
     pub value: fn(&K) -> String,
 }
 
+impl<K> Field<K> {
+    /// Names a field.
+    pub const fn new(label: &'static str, value: fn(&K) -> String) -> Self {
+        Self { label, value }
+    }
+}
+
 /// Other kind in whose form objects are stored, for one object with two representations.
 pub struct Representation<K> {
     /// Group of the stored form; empty for core.

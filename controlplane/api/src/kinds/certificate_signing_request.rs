@@ -38,10 +38,9 @@ impl Kind for CertificateSigningRequest {
             |request, _| decision(request).into(),
         ),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "spec.signerName",
-        value: |request| request.spec.signer_name.clone(),
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("spec.signerName", |request| {
+        request.spec.signer_name.clone()
+    })];
 
     const NAME: Rule = Rule::PathSegment;
 

@@ -72,50 +72,33 @@ const fn columns<E: AsCore>() -> [Column<E>; 9] {
 /// Fields of either version.
 const fn fields<E: AsCore>() -> [Field<E>; 11] {
     [
-        Field {
-            label: "involvedObject.kind",
-            value: |event| text(event.core().involved_object.kind.as_ref()),
-        },
-        Field {
-            label: "involvedObject.namespace",
-            value: |event| text(event.core().involved_object.namespace.as_ref()),
-        },
-        Field {
-            label: "involvedObject.name",
-            value: |event| text(event.core().involved_object.name.as_ref()),
-        },
-        Field {
-            label: "involvedObject.uid",
-            value: |event| text(event.core().involved_object.uid.as_ref()),
-        },
-        Field {
-            label: "involvedObject.apiVersion",
-            value: |event| text(event.core().involved_object.api_version.as_ref()),
-        },
-        Field {
-            label: "involvedObject.resourceVersion",
-            value: |event| text(event.core().involved_object.resource_version.as_ref()),
-        },
-        Field {
-            label: "involvedObject.fieldPath",
-            value: |event| text(event.core().involved_object.field_path.as_ref()),
-        },
-        Field {
-            label: "reason",
-            value: |event| text(event.core().reason.as_ref()),
-        },
-        Field {
-            label: "reportingComponent",
-            value: |event| text(event.core().reporting_component.as_ref()),
-        },
-        Field {
-            label: "source",
-            value: |event| component(&event.core()),
-        },
-        Field {
-            label: "type",
-            value: |event| text(event.core().type_.as_ref()),
-        },
+        Field::new("involvedObject.kind", |event| {
+            text(event.core().involved_object.kind.as_ref())
+        }),
+        Field::new("involvedObject.namespace", |event| {
+            text(event.core().involved_object.namespace.as_ref())
+        }),
+        Field::new("involvedObject.name", |event| {
+            text(event.core().involved_object.name.as_ref())
+        }),
+        Field::new("involvedObject.uid", |event| {
+            text(event.core().involved_object.uid.as_ref())
+        }),
+        Field::new("involvedObject.apiVersion", |event| {
+            text(event.core().involved_object.api_version.as_ref())
+        }),
+        Field::new("involvedObject.resourceVersion", |event| {
+            text(event.core().involved_object.resource_version.as_ref())
+        }),
+        Field::new("involvedObject.fieldPath", |event| {
+            text(event.core().involved_object.field_path.as_ref())
+        }),
+        Field::new("reason", |event| text(event.core().reason.as_ref())),
+        Field::new("reportingComponent", |event| {
+            text(event.core().reporting_component.as_ref())
+        }),
+        Field::new("source", |event| component(&event.core())),
+        Field::new("type", |event| text(event.core().type_.as_ref())),
     ]
 }
 

@@ -48,10 +48,7 @@ impl Kind for Job {
             selector_or_none(job.spec.as_ref().and_then(|spec| spec.selector.as_ref())).into()
         }),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "status.successful",
-        value: |job| succeeded(job).to_string(),
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("status.successful", |job| succeeded(job).to_string())];
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();

@@ -19,10 +19,7 @@ impl Kind for Namespace {
         }),
         age_column(),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "status.phase",
-        value: |namespace| phase(namespace).to_owned(),
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("status.phase", |namespace| phase(namespace).to_owned())];
 
     fn set_defaults(&mut self) {
         let name = self.metadata.name.clone().unwrap_or_default();

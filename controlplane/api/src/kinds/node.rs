@@ -45,16 +45,13 @@ impl Kind for Node {
             |node, _| or(info(node, |info| &info.container_runtime_version), "<unknown>").into(),
         ),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "spec.unschedulable",
-        value: |node| {
-            node.spec
-                .as_ref()
-                .and_then(|spec| spec.unschedulable)
-                .unwrap_or(false)
-                .to_string()
-        },
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("spec.unschedulable", |node| {
+        node.spec
+            .as_ref()
+            .and_then(|spec| spec.unschedulable)
+            .unwrap_or(false)
+            .to_string()
+    })];
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();

@@ -108,48 +108,30 @@ impl Kind for Pod {
         ),
     ];
     const FIELDS: &'static [Field<Self>] = &[
-        Field {
-            label: "spec.nodeName",
-            value: |pod| of_spec(pod, |spec| spec.node_name.as_ref()),
-        },
-        Field {
-            label: "spec.restartPolicy",
-            value: |pod| of_spec(pod, |spec| spec.restart_policy.as_ref()),
-        },
-        Field {
-            label: "spec.schedulerName",
-            value: |pod| of_spec(pod, |spec| spec.scheduler_name.as_ref()),
-        },
-        Field {
-            label: "spec.serviceAccountName",
-            value: |pod| of_spec(pod, |spec| spec.service_account_name.as_ref()),
-        },
-        Field {
-            label: "spec.hostNetwork",
-            value: |pod| {
-                spec(pod)
-                    .and_then(|spec| spec.host_network)
-                    .unwrap_or(false)
-                    .to_string()
-            },
-        },
-        Field {
-            label: "status.phase",
-            value: |pod| phase(pod).to_owned(),
-        },
-        Field {
-            label: "status.podIP",
-            value: |pod| address(pod).unwrap_or_default().to_owned(),
-        },
-        Field {
-            label: "status.nominatedNodeName",
-            value: |pod| {
-                pod.status
-                    .as_ref()
-                    .and_then(|status| status.nominated_node_name.clone())
-                    .unwrap_or_default()
-            },
-        },
+        Field::new("spec.nodeName", |pod| of_spec(pod, |spec| spec.node_name.as_ref())),
+        Field::new("spec.restartPolicy", |pod| {
+            of_spec(pod, |spec| spec.restart_policy.as_ref())
+        }),
+        Field::new("spec.schedulerName", |pod| {
+            of_spec(pod, |spec| spec.scheduler_name.as_ref())
+        }),
+        Field::new("spec.serviceAccountName", |pod| {
+            of_spec(pod, |spec| spec.service_account_name.as_ref())
+        }),
+        Field::new("spec.hostNetwork", |pod| {
+            spec(pod)
+                .and_then(|spec| spec.host_network)
+                .unwrap_or(false)
+                .to_string()
+        }),
+        Field::new("status.phase", |pod| phase(pod).to_owned()),
+        Field::new("status.podIP", |pod| address(pod).unwrap_or_default().to_owned()),
+        Field::new("status.nominatedNodeName", |pod| {
+            pod.status
+                .as_ref()
+                .and_then(|status| status.nominated_node_name.clone())
+                .unwrap_or_default()
+        }),
     ];
     /// `pkg/apis/core/v1/conversion.go`: no pod has `status.podIPs` among its fields.
     const FIELD_NAMES: &'static [(&'static str, &'static str)] = &[

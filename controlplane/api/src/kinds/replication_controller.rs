@@ -67,10 +67,9 @@ impl Kind for ReplicationController {
             },
         ),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "status.replicas",
-        value: |controller| current(controller).to_string(),
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("status.replicas", |controller| {
+        current(controller).to_string()
+    })];
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();

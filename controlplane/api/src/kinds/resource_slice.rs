@@ -29,14 +29,10 @@ impl Kind for ResourceSlice {
         age_column(),
     ];
     const FIELDS: &'static [Field<Self>] = &[
-        Field {
-            label: "spec.nodeName",
-            value: |slice| slice.spec.node_name.clone().unwrap_or_default(),
-        },
-        Field {
-            label: "spec.driver",
-            value: |slice| slice.spec.driver.clone(),
-        },
+        Field::new("spec.nodeName", |slice| {
+            slice.spec.node_name.clone().unwrap_or_default()
+        }),
+        Field::new("spec.driver", |slice| slice.spec.driver.clone()),
     ];
 
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {

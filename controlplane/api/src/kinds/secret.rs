@@ -23,10 +23,7 @@ impl Kind for Secret {
         }),
         age_column(),
     ];
-    const FIELDS: &'static [Field<Self>] = &[Field {
-        label: "type",
-        value: |secret| secret.type_.clone().unwrap_or_default(),
-    }];
+    const FIELDS: &'static [Field<Self>] = &[Field::new("type", |secret| secret.type_.clone().unwrap_or_default())];
 
     fn set_defaults(&mut self) {
         text(&mut self.type_, "Opaque");

@@ -39,14 +39,10 @@ impl Kind for Service {
         }),
     ];
     const FIELDS: &'static [Field<Self>] = &[
-        Field {
-            label: "spec.clusterIP",
-            value: |service| cluster_ip(service).unwrap_or_default().to_owned(),
-        },
-        Field {
-            label: "spec.type",
-            value: |service| kind(service).to_owned(),
-        },
+        Field::new("spec.clusterIP", |service| {
+            cluster_ip(service).unwrap_or_default().to_owned()
+        }),
+        Field::new("spec.type", |service| kind(service).to_owned()),
     ];
 
     fn set_defaults(&mut self) {
