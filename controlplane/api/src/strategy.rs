@@ -59,3 +59,24 @@ macro_rules! spec_alone {
         }
     };
 }
+
+/// Implements `Kind::decoded` and `Kind::validate_update` for kinds whose spec has a selector that
+/// must not change.
+#[macro_export]
+macro_rules! fixed_selector {
+    () => {
+        fn decoded(&mut self, json: &[u8]) {
+            if let Some(spec) = &mut self.spec {
+                $crate::workload::validation::workload::keep_empty_selector(&mut spec.selector, json);
+            }
+        }
+
+        fn validate_update(&self, old: &Self) -> Vec<Invalid> {
+            let mut errors = $crate::workload::validation::newly(self.validate(), || old.validate());
+            let selector = |own: &Self| own.spec.as_ref().map(|spec| spec.selector.clone());
+            let (new, old) = (selector(self), selector(old));
+            $crate::workload::validation::workload::same_selector(&mut errors, new.as_ref(), old.as_ref());
+            errors
+        }
+    };
+}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::syntax::RESERVED;
+use api::names;
 
 /// Schema of a value.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,5 +183,5 @@ pub fn escape(name: &str) -> Option<String> {
 }
 
 fn is_reserved(name: &str) -> bool {
-    RESERVED.contains(&name) || matches!(name, "true" | "false" | "null" | "in")
+    names::is_reserved(name) || matches!(name, "true" | "false" | "null" | "in")
 }

@@ -5,7 +5,6 @@ mod lexer;
 mod literal;
 mod parser;
 
-pub(crate) use lexer::RESERVED;
 pub(crate) use parser::parse;
 
 /// An error at an offset of the text.

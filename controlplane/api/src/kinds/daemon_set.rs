@@ -8,10 +8,8 @@ use crate::kind::{Kind, Subresource};
 use crate::table::{Column, age_column, containers, labels, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{set_template_defaults, text};
-use crate::workload::validation::workload::{
-    keep_empty_selector, number_or_percent, same_selector, selector_and_template,
-};
-use crate::workload::validation::{counts, internal, newly, non_negative};
+use crate::workload::validation::workload::{number_or_percent, selector_and_template};
+use crate::workload::validation::{counts, internal, non_negative};
 use crate::workload::warnings;
 
 impl Kind for DaemonSet {
@@ -56,11 +54,7 @@ impl Kind for DaemonSet {
         }),
     ];
 
-    fn decoded(&mut self, json: &[u8]) {
-        if let Some(spec) = &mut self.spec {
-            keep_empty_selector(&mut spec.selector, json);
-        }
-    }
+    crate::fixed_selector!();
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
@@ -145,17 +139,6 @@ impl Kind for DaemonSet {
             non_negative(&mut errors, &format!("spec.{name}"), i64::from(number.unwrap_or(0)));
         }
         strategy(&mut errors, &spec.update_strategy.clone().unwrap_or_default());
-        errors
-    }
-
-    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = newly(self.validate(), || old.validate());
-        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
-        same_selector(
-            &mut errors,
-            new.map(|spec| &spec.selector),
-            old.map(|spec| &spec.selector),
-        );
         errors
     }
 }

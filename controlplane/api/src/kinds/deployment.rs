@@ -9,10 +9,8 @@ use crate::strategy::scale;
 use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::{set_template_defaults, text};
-use crate::workload::validation::workload::{
-    keep_empty_selector, number_or_percent, same_selector, selector_and_template,
-};
-use crate::workload::validation::{counts, internal, newly, non_negative};
+use crate::workload::validation::workload::{number_or_percent, selector_and_template};
+use crate::workload::validation::{counts, internal, non_negative};
 use crate::workload::warnings;
 
 impl Kind for Deployment {
@@ -60,11 +58,7 @@ impl Kind for Deployment {
         }),
     ];
 
-    fn decoded(&mut self, json: &[u8]) {
-        if let Some(spec) = &mut self.spec {
-            keep_empty_selector(&mut spec.selector, json);
-        }
-    }
+    crate::fixed_selector!();
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
@@ -137,17 +131,6 @@ impl Kind for Deployment {
                 errors.push(Invalid::value("spec.progressDeadlineSeconds", deadline, detail));
             }
         }
-        errors
-    }
-
-    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = newly(self.validate(), || old.validate());
-        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
-        same_selector(
-            &mut errors,
-            new.map(|spec| &spec.selector),
-            old.map(|spec| &spec.selector),
-        );
         errors
     }
 

@@ -8,8 +8,8 @@ use crate::strategy::scale;
 use crate::table::{Column, age_column, containers, selector};
 use crate::value::invalid::Invalid;
 use crate::workload::pod::defaults::set_template_defaults;
-use crate::workload::validation::workload::{keep_empty_selector, same_selector, selector_and_template};
-use crate::workload::validation::{counts, newly, non_negative};
+use crate::workload::validation::workload::selector_and_template;
+use crate::workload::validation::{counts, non_negative};
 use crate::workload::warnings;
 
 impl Kind for ReplicaSet {
@@ -55,11 +55,7 @@ impl Kind for ReplicaSet {
         }),
     ];
 
-    fn decoded(&mut self, json: &[u8]) {
-        if let Some(spec) = &mut self.spec {
-            keep_empty_selector(&mut spec.selector, json);
-        }
-    }
+    crate::fixed_selector!();
 
     fn set_defaults(&mut self) {
         let spec = self.spec.get_or_insert_default();
@@ -93,17 +89,6 @@ impl Kind for ReplicaSet {
             spec.template.as_ref(),
             "ReplicaSet",
         ));
-        errors
-    }
-
-    fn validate_update(&self, old: &Self) -> Vec<Invalid> {
-        let mut errors = newly(self.validate(), || old.validate());
-        let (new, old) = (self.spec.as_ref(), old.spec.as_ref());
-        same_selector(
-            &mut errors,
-            new.map(|spec| &spec.selector),
-            old.map(|spec| &spec.selector),
-        );
         errors
     }
 

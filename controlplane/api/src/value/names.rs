@@ -9,6 +9,15 @@ use serde_json::Value;
 /// Upstream's message for an invalid IP address.
 const ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
+/// Reserved words of CEL besides its literals and `in` (`cel-go/parser/parser.go`).
+const RESERVED: &str =
+    "as break const continue else for function if import let loop package namespace return var void while";
+
+/// True for a reserved word of CEL other than its literals and `in`.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.split(' ').any(|word| word == name)
+}
+
 /// The rule that a kind's `metadata.name` follows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rule {

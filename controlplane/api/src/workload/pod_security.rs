@@ -8,7 +8,7 @@ mod restricted;
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Capabilities, Container, PodSpec, SecurityContext};
+use k8s_openapi::api::core::v1::{Capabilities, Container, PodSecurityContext, PodSpec, SecurityContext};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use policy::{Demand, Level, Policy, Version};
@@ -116,6 +116,10 @@ impl<'a> Contained<'a> {
 }
 
 impl<'a> Pod<'a> {
+    fn context(&self) -> Option<&'a PodSecurityContext> {
+        self.spec.security_context.as_ref()
+    }
+
     /// All containers: init containers, regular and ephemeral ones.
     fn containers(&self) -> impl Iterator<Item = Contained<'a>> + use<'a> {
         let main = self.spec.init_containers.iter().flatten().chain(&self.spec.containers);

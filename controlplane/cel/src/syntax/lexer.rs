@@ -34,27 +34,6 @@ impl Token<'_> {
     }
 }
 
-/// Reserved words (`cel-go/parser/parser.go`).
-pub(crate) const RESERVED: &[&str] = &[
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
 const SYMBOLS: &[&str] = &[
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
     "/", "%",

@@ -3,8 +3,10 @@
 
 mod macros;
 
+use api::names::is_reserved;
+
 use super::ast::{Call, Entry, Expr, Initializer, Kind};
-use super::lexer::{RESERVED, Token, tokens};
+use super::lexer::{Token, tokens};
 use super::{Issue, literal};
 use crate::value::Value;
 
@@ -387,7 +389,7 @@ impl<'t> Parser<'t> {
                 message: mismatched(token.text(), "IDENTIFIER"),
             });
         };
-        if RESERVED.contains(&name) {
+        if is_reserved(name) {
             return Err(Issue {
                 at,
                 message: format!("reserved identifier: {name}"),

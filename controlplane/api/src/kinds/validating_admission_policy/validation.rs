@@ -23,31 +23,6 @@ const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
 const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 const MOST_ANNOTATIONS: usize = 20;
 const LONGEST_VALUE_EXPRESSION: usize = 5 * 1024;
-/// Reserved names that variables must not have.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
-
 /// Validates a policy.
 pub(super) fn policy(policy: &ValidatingAdmissionPolicy) -> Vec<Invalid> {
     let spec = policy.spec.clone().unwrap_or_default();
@@ -251,7 +226,8 @@ fn variable(errors: &mut Vec<Invalid>, own: &Variable, path: &str) {
     let mut characters = name.chars();
     let is_identifier = characters.next().is_some_and(|c| c == '_' || c.is_ascii_alphabetic())
         && characters.all(|c| c == '_' || c.is_ascii_alphanumeric())
-        && !RESERVED.contains(&name);
+        && !names::is_reserved(name)
+        && !matches!(name, "true" | "false" | "null" | "in");
     if name.trim().is_empty() {
         errors.push(Invalid::required(format!("{path}.name"), "name is not specified"));
     } else if !is_identifier {

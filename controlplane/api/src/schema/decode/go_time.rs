@@ -18,10 +18,11 @@ enum Part {
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
     text: &'static str,
-    parts: &'static [Part],
+    /// True if a fraction of six digits is mandatory.
+    fraction: bool,
 }
 
-const DATE: [Part; 12] = [
+const PARTS: [Part; 13] = [
     Part::Year,
     Part::Letter("-"),
     Part::Month,
@@ -33,33 +34,20 @@ const DATE: [Part; 12] = [
     Part::Minute,
     Part::Letter(":"),
     Part::Second,
+    Part::Fraction,
     Part::Zone,
 ];
 
 /// RFC 3339; a fraction of a second is accepted.
 pub(super) const SECONDS: Layout = Layout {
     text: "2006-01-02T15:04:05Z07:00",
-    parts: &DATE,
+    fraction: false,
 };
 
 /// RFC 3339 with mandatory microseconds.
 pub(super) const MICROSECONDS: Layout = Layout {
     text: "2006-01-02T15:04:05.000000Z07:00",
-    parts: &[
-        Part::Year,
-        Part::Letter("-"),
-        Part::Month,
-        Part::Letter("-"),
-        Part::Day,
-        Part::Letter("T"),
-        Part::Hour,
-        Part::Letter(":"),
-        Part::Minute,
-        Part::Letter(":"),
-        Part::Second,
-        Part::Fraction,
-        Part::Zone,
-    ],
+    fraction: true,
 };
 
 impl Part {
@@ -90,7 +78,8 @@ enum Wrong {
 pub(super) fn check(text: &str, layout: Layout) -> Result<(), String> {
     let mut rest = text;
     let mut date = (0, 0, 0);
-    for part in layout.parts {
+    let is_part = |part: &&Part| layout.fraction || !matches!(part, Part::Fraction);
+    for part in PARTS.iter().filter(is_part) {
         match read(*part, rest, &mut date) {
             Ok(after) => rest = after,
             Err(Wrong::Range(what)) => return Err(format!("parsing time {text:?}: {what} out of range")),
@@ -102,8 +91,7 @@ pub(super) fn check(text: &str, layout: Layout) -> Result<(), String> {
                 ));
             }
         }
-        let takes_fraction = matches!(part, Part::Second) && layout.text == SECONDS.text;
-        if takes_fraction {
+        if matches!(part, Part::Second) && !layout.fraction {
             rest = fraction(rest);
         }
     }

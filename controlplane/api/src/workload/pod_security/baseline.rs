@@ -57,11 +57,7 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 fn app_armor(pod: &Pod<'_>) -> Option<Finding> {
     let is_bad = |kind: &str| !matches!(kind, "" | "RuntimeDefault" | "Localhost");
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.app_armor_profile.as_ref());
+    let own = pod.context().and_then(|context| context.app_armor_profile.as_ref());
     let own = own.map(|profile| profile.type_.as_str()).filter(|kind| is_bad(kind));
     let kind_of = |context: Option<&k8s_openapi::api::core::v1::SecurityContext>| {
         let profile = context.and_then(|context| context.app_armor_profile.clone());
@@ -164,11 +160,7 @@ fn se_linux(pod: &Pod<'_>) -> Option<Finding> {
         let kind = options.type_.as_deref().unwrap_or_default();
         !is_good_type(kind) || is_set(&options.user) || is_set(&options.role)
     };
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.se_linux_options.as_ref());
+    let own = pod.context().and_then(|context| context.se_linux_options.as_ref());
     let own = own.filter(|options| is_bad(options));
     let contained = |container: &super::Contained<'_>| {
         let options = container.context.and_then(|context| context.se_linux_options.clone());
@@ -229,11 +221,7 @@ pub(super) fn seccomp(pod: &Pod<'_>) -> Option<Finding> {
     if !pod.version.reaches(19) {
         return seccomp_annotations(pod);
     }
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.seccomp_profile.as_ref());
+    let own = pod.context().and_then(|context| context.seccomp_profile.as_ref());
     let own = own
         .map(|profile| profile.type_.as_str())
         .filter(|kind| is_bad_profile(kind));
@@ -256,9 +244,8 @@ pub(super) fn seccomp(pod: &Pod<'_>) -> Option<Finding> {
 
 fn sysctls(pod: &Pod<'_>) -> Option<Finding> {
     let sysctls = pod
-        .spec
-        .security_context
-        .iter()
+        .context()
+        .into_iter()
         .flat_map(|context| context.sysctls.iter().flatten());
     let bad: Vec<&str> = sysctls
         .map(|sysctl| sysctl.name.as_str())
@@ -275,7 +262,7 @@ fn windows_host_process(pod: &Pod<'_>) -> Option<Finding> {
     let is_host = |options: Option<&WindowsSecurityContextOptions>| {
         options.is_some_and(|options| options.host_process == Some(true))
     };
-    let own = pod.spec.security_context.as_ref();
+    let own = pod.context();
     let own = is_host(own.and_then(|context| context.windows_options.as_ref()));
     let names = pod.named(|container| is_host(container.context.and_then(|context| context.windows_options.as_ref())));
     let setters = setters(own, &names)?;

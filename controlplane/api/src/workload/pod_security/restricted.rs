@@ -112,11 +112,7 @@ fn run_as_non_root(pod: &Pod<'_>) -> Option<Finding> {
     if pod.has_own_users() {
         return None;
     }
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.run_as_non_root);
+    let own = pod.context().and_then(|context| context.run_as_non_root);
     let of = |container: &super::Contained<'_>| container.context.and_then(|context| context.run_as_non_root);
     let explicit = pod.named(|container| of(container) == Some(false));
     let reason = "runAsNonRoot != true";
@@ -138,11 +134,7 @@ fn run_as_user(pod: &Pod<'_>) -> Option<Finding> {
     if pod.has_own_users() {
         return None;
     }
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.run_as_user);
+    let own = pod.context().and_then(|context| context.run_as_user);
     let names = pod.named(|container| container.context.and_then(|context| context.run_as_user) == Some(0));
     let setters = setters(own == Some(0), &names)?;
     Some(finding("runAsUser=0", format!("{setters} must not set runAsUser=0")))
@@ -155,11 +147,7 @@ fn seccomp(pod: &Pod<'_>) -> Option<Finding> {
     if let Some(bad) = baseline::seccomp(pod) {
         return Some(bad);
     }
-    let own = pod
-        .spec
-        .security_context
-        .as_ref()
-        .and_then(|context| context.seccomp_profile.as_ref());
+    let own = pod.context().and_then(|context| context.seccomp_profile.as_ref());
     if own.is_some() {
         return None;
     }

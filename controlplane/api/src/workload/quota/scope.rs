@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     PersistentVolumeClaim, Pod, PodAffinityTerm, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+    WeightedPodAffinityTerm,
 };
 
 use crate::object::Object;
@@ -89,27 +90,22 @@ fn reaches_out(pod: &PodSpec) -> bool {
             .is_some_and(|namespaces| !namespaces.is_empty())
             || term.namespace_selector.is_some()
     };
-    let with = affinity.pod_affinity.iter().flat_map(|affinity| {
-        let preferred = affinity
-            .preferred_during_scheduling_ignored_during_execution
-            .iter()
-            .flatten();
-        let required = affinity
-            .required_during_scheduling_ignored_during_execution
-            .iter()
-            .flatten();
-        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
-    });
-    let without = affinity.pod_anti_affinity.iter().flat_map(|affinity| {
-        let preferred = affinity
-            .preferred_during_scheduling_ignored_during_execution
-            .iter()
-            .flatten();
-        let required = affinity
-            .required_during_scheduling_ignored_during_execution
-            .iter()
-            .flatten();
-        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
-    });
-    with.chain(without).any(out)
+    let any = |required: Option<&[PodAffinityTerm]>, preferred: Option<&[WeightedPodAffinityTerm]>| {
+        let preferred = preferred
+            .into_iter()
+            .flatten()
+            .map(|weighted| &weighted.pod_affinity_term);
+        required.into_iter().flatten().chain(preferred).any(out)
+    };
+    affinity.pod_affinity.as_ref().is_some_and(|own| {
+        any(
+            own.required_during_scheduling_ignored_during_execution.as_deref(),
+            own.preferred_during_scheduling_ignored_during_execution.as_deref(),
+        )
+    }) || affinity.pod_anti_affinity.as_ref().is_some_and(|own| {
+        any(
+            own.required_during_scheduling_ignored_during_execution.as_deref(),
+            own.preferred_during_scheduling_ignored_during_execution.as_deref(),
+        )
+    })
 }
