@@ -109,40 +109,33 @@ impl Cached for Pod {
     }
 }
 
-impl Cached for ReplicaSet {
-    type Pool = ();
+/// Kinds that are found by index entries, and whose metadata alone is trimmed.
+macro_rules! indexed {
+    ($($kind:ty: |$own:ident| $entries:expr;)*) => {
+        $(impl Cached for $kind {
+            type Pool = ();
 
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-    }
+            fn trim(&mut self) {
+                trim_metadata(&mut self.metadata);
+            }
 
-    fn index(&self) -> Vec<String> {
-        vec![owner_entry(&self.metadata)]
-    }
+            fn index(&self) -> Vec<String> {
+                let $own = self;
+                $entries
+            }
+        })*
+    };
 }
 
-impl Cached for EndpointSlice {
-    type Pool = ();
-
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-    }
-
-    fn index(&self) -> Vec<String> {
-        service_of(self).as_ref().map(of_service).into_iter().collect()
-    }
-}
-
-impl Cached for Job {
-    type Pool = ();
-
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-    }
-
-    fn index(&self) -> Vec<String> {
-        vec![owner_entry(&self.metadata)]
-    }
+indexed! {
+    ReplicaSet: |set| vec![owner_entry(&set.metadata)];
+    Job: |job| vec![owner_entry(&job.metadata)];
+    EndpointSlice: |slice| service_of(slice).as_ref().map(of_service).into_iter().collect();
+    PersistentVolumeClaim: |claim| vec![volume_of(claim).map_or_else(|| in_class(claim_class(claim)), on_volume)];
+    PersistentVolume: |volume| {
+        let claim = claim_of(volume).map(|(namespace, name)| for_claim(namespace, name));
+        claim.into_iter().chain([in_class(volume_class(volume))]).collect()
+    };
 }
 
 impl Cached for StatefulSet {
@@ -182,31 +175,6 @@ pub(crate) fn on_volume(name: &str) -> String {
 /// Index entry of volumes that refer to a claim.
 pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
     format!("claim/{namespace}/{name}")
-}
-
-impl Cached for PersistentVolumeClaim {
-    type Pool = ();
-
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-    }
-
-    fn index(&self) -> Vec<String> {
-        vec![volume_of(self).map_or_else(|| in_class(claim_class(self)), on_volume)]
-    }
-}
-
-impl Cached for PersistentVolume {
-    type Pool = ();
-
-    fn trim(&mut self) {
-        trim_metadata(&mut self.metadata);
-    }
-
-    fn index(&self) -> Vec<String> {
-        let claim = claim_of(self).map(|(namespace, name)| for_claim(namespace, name));
-        claim.into_iter().chain([in_class(volume_class(self))]).collect()
-    }
 }
 
 impl Cached for Node {

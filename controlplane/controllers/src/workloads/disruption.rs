@@ -13,19 +13,13 @@ use controlplane_plan::objects::{Meta as _, controller_of, name, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{Plan, Resource, Step, Target};
 use controlplane_plan::workloads::disruption::{self, Manager, Member};
-use controlplane_plan::workloads::replicas::ReplicationController;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, ReplicaSet, StatefulSet},
-        policy::v1::PodDisruptionBudget,
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-    jiff::Timestamp,
+    api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp,
 };
 
 use crate::machinery::{
-    cache::Key,
+    cache::{Cache, Cached, Key},
     driver::{Controller, Size},
     kinds::Caches,
     queue::Queue,
@@ -213,43 +207,35 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
             concerned.for_each(|budget| wake.push(Key::of(&budget.metadata)));
         }
     });
-    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
-    let rescaled = move |namespace: &str, (old, new): (Option<i32>, Option<i32>)| {
-        let Some(caches) = all.upgrade().filter(|_| old != new) else {
-            return;
-        };
-        for budget in &caches.budgets.in_namespace(namespace) {
-            wake.push(Key::of(&budget.metadata));
-        }
-    };
-    let wake = rescaled.clone();
-    caches.deployments.listen(move |change| {
-        let size = |side: Option<&Deployment>| side?.spec.as_ref()?.replicas;
-        if let Some(side) = change.sides().last() {
-            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
-        }
-    });
-    let wake = rescaled.clone();
-    caches.stateful_sets.listen(move |change| {
-        let size = |side: Option<&StatefulSet>| side?.spec.as_ref()?.replicas;
-        if let Some(side) = change.sides().last() {
-            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
-        }
-    });
-    let wake = rescaled.clone();
-    caches.replica_sets.listen(move |change| {
-        let size = |side: Option<&ReplicaSet>| side?.spec.as_ref()?.replicas;
-        if let Some(side) = change.sides().last() {
-            wake(side.metadata.namespace(), (size(change.old), size(change.new)));
-        }
-    });
-    caches.replication_controllers.listen(move |change| {
-        let size = |side: Option<&ReplicationController>| side?.0.spec.as_ref()?.replicas;
-        if let Some(side) = change.sides().last() {
-            rescaled(side.0.metadata.namespace(), (size(change.old), size(change.new)));
-        }
+    wake_rescaled(&caches.deployments, caches, &queue, |own| own.spec.as_ref()?.replicas);
+    wake_rescaled(&caches.stateful_sets, caches, &queue, |own| own.spec.as_ref()?.replicas);
+    wake_rescaled(&caches.replica_sets, caches, &queue, |own| own.spec.as_ref()?.replicas);
+    wake_rescaled(&caches.replication_controllers, caches, &queue, |own| {
+        own.0.spec.as_ref()?.replicas
     });
     queue
+}
+
+/// Wakes the budgets of a namespace in which an object's number of pods changes.
+fn wake_rescaled<K: Cached>(
+    objects: &Cache<K>,
+    caches: &Arc<Caches>,
+    queue: &Arc<Queue<Key>>,
+    size: fn(&K) -> Option<i32>,
+) {
+    let (wake, all) = (queue.clone(), Arc::downgrade(caches));
+    objects.listen(move |change| {
+        let Some(object) = change.sides().last() else { return };
+        let Some(caches) = all
+            .upgrade()
+            .filter(|_| change.old.and_then(size) != change.new.and_then(size))
+        else {
+            return;
+        };
+        for budget in &caches.budgets.in_namespace(object.meta().namespace()) {
+            wake.push(Key::of(&budget.metadata));
+        }
+    });
 }
 
 /// Plans pods that were to be deleted.
