@@ -5,7 +5,6 @@
 
 mod admission;
 mod aggregator;
-mod help;
 mod labels;
 mod policies;
 mod process;
@@ -29,7 +28,6 @@ use store::ListAt;
 
 use self::admission::Admission;
 use self::aggregator::Aggregator;
-use self::help::help;
 use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
 use self::policies::Policies;
 use self::process::Process;
@@ -58,6 +56,16 @@ const SECONDS: [f64; 27] = [
 
 /// Upper bounds of the sizes of answers, in bytes.
 const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+
+/// Upstream's help texts, each after the name of its series without `_total`. The final dot is added
+/// on output.
+const HELP: &str = include_str!("metrics/help.txt");
+
+/// Help text of a series.
+fn help(name: &str) -> &'static str {
+    let text = |line: &'static str| line.strip_prefix(name)?.strip_prefix(' ');
+    HELP.lines().find_map(text).unwrap_or_default()
+}
 
 /// Metrics of a server.
 pub(crate) struct Metrics {
