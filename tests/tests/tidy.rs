@@ -1,7 +1,10 @@
-//! Rules for the whole tree: dependencies between crates, no forgotten or oversized file, a fixture
-//! for every kind, valid units, and a README whose commands are really run.
+//! Rules for the whole tree: dependencies between crates and files, no forgotten or oversized file,
+//! a fixture for every kind, valid units, and a README whose commands are really run.
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "tidy/circles.rs"]
+mod circles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
