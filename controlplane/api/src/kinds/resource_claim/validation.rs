@@ -8,10 +8,11 @@ use k8s_openapi::api::resource::v1::{
 };
 use serde_json::Value;
 
+use crate::value::cidr::Cidr;
 use crate::value::invalid::{Invalid, InvalidKind};
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, immutable, node_selector, one_of, range, required, status_conditions};
+use crate::workload::validation::{each, immutable, node_selector, one_of, required, status_conditions};
 
 /// Maximum number of requests, constraints or configurations of a claim, and of selectors of a
 /// request.
@@ -314,7 +315,7 @@ fn network_data(errors: &mut Vec<Invalid>, own: &NetworkDeviceData, path: &str) 
     limit(errors, &format!("{path}.ips"), addresses.len(), ADDRESSES);
     for (index, text) in addresses.iter().enumerate() {
         let field = format!("{path}.ips[{index}]");
-        match range(text).map(|(address, length)| format!("{address}/{length}")) {
+        match text.parse::<Cidr>().ok().map(|range| range.to_string()) {
             None => {
                 let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
                 errors.push(Invalid::value(field.as_str(), text, detail));
