@@ -24,7 +24,7 @@ use serde_json::json;
 pub use announced::{is_local, links};
 
 use crate::node::node_health::is_ready;
-use crate::objects::target;
+use crate::objects::{name, target};
 use crate::step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step};
 
 /// Label of nodes that are excluded from load balancers
@@ -115,7 +115,7 @@ pub fn plan(
         return plan;
     }
     let found = match from {
-        Addresses::Nodes => of_nodes(service, all, nodes),
+        Addresses::Nodes => of_nodes(service, all, nodes, slices),
         Addresses::Pool(ranges) => pool::addresses(service, all, nodes, ranges),
     };
     let (wanted, refusal) = match found {
@@ -212,29 +212,40 @@ fn families(service: &Service) -> Vec<bool> {
     if families.is_empty() { vec![false] } else { families }
 }
 
-/// All nodes serve a Service's ports, so that each port belongs to one Service.
-fn of_nodes(service: &Service, all: &[Arc<Service>], nodes: &[Arc<Node>]) -> Result<Vec<IpAddr>, String> {
+/// All nodes serve a Service's ports, so that each port belongs to one Service. Those without an
+/// endpoint drop what comes for a local Service: it has only the addresses of the others.
+fn of_nodes(
+    service: &Service,
+    all: &[Arc<Service>],
+    nodes: &[Arc<Node>],
+    slices: &[&EndpointSlice],
+) -> Result<Vec<IpAddr>, String> {
     let (own, order) = (ports(service), turn(service));
     let before = all.iter().filter(|other| is_balanced(other) && turn(other) < order);
     for other in before {
         if let Some((port, protocol)) = ports(other).intersection(&own).next() {
-            let metadata = &other.metadata;
-            let name = |text: &Option<String>| text.clone().unwrap_or_default();
             return Err(format!(
                 "port {port}/{protocol} of the nodes is that of service {}/{}",
-                name(&metadata.namespace),
-                name(&metadata.name)
+                other.metadata.namespace.as_deref().unwrap_or_default(),
+                name(&**other)
             ));
         }
     }
     let families = families(service);
+    let hosts = is_local(service).then(|| announced::hosts(service, slices));
     let addresses: BTreeSet<IpAddr> = nodes
         .iter()
+        .filter(|node| hosts.as_ref().is_none_or(|hosts| hosts.contains(name(&***node))))
         .flat_map(|node| addresses_of(node))
         .filter(|address| families.contains(&address.is_ipv6()))
         .collect();
     if addresses.is_empty() {
-        return Err("no node is ready".to_owned());
+        let lacking = if hosts.is_some() {
+            "no ready node has an endpoint"
+        } else {
+            "no node is ready"
+        };
+        return Err(lacking.to_owned());
     }
     Ok(addresses.into_iter().collect())
 }
@@ -373,6 +384,25 @@ mod tests {
             ),
         ] {
             assert_eq!(outcome(lines, from), told, "{lines:?} from {from}");
+        }
+    }
+
+    #[test]
+    fn a_local_service_has_the_addresses_of_nodes_with_endpoints() {
+        let mut local = service("web@01 80/TCP");
+        let spec = Arc::make_mut(&mut local).spec.as_mut().unwrap();
+        spec.external_traffic_policy = Some("Local".to_owned());
+        let nodes = [node("a", "True", &["10.0.0.1"]), node("b", "True", &["10.0.0.2"])];
+        for (ready, expected) in [
+            (true, Ok(vec![IpAddr::from([10, 0, 0, 2])])),
+            (false, Err("no ready node has an endpoint".to_owned())),
+        ] {
+            let slice: EndpointSlice = serde_json::from_value(json!({
+                "metadata": {"labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+                "endpoints": [{"addresses": ["10.244.0.5"], "nodeName": "b", "conditions": {"ready": ready}}],
+            }))
+            .unwrap();
+            assert_eq!(of_nodes(&local, &[], &nodes, &[&slice]), expected, "{ready}");
         }
     }
 

@@ -93,7 +93,7 @@ fn on_links(node: &Node, addresses: &[IpAddr]) -> usize {
 }
 
 /// Nodes with a ready endpoint of the Service.
-fn hosts<'a>(service: &Service, slices: &[&'a EndpointSlice]) -> BTreeSet<&'a str> {
+pub(super) fn hosts<'a>(service: &Service, slices: &[&'a EndpointSlice]) -> BTreeSet<&'a str> {
     let own = slices.iter().filter(|slice| {
         let labels = slice.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(SERVICE_NAME)).map(String::as_str) == Some(name(service))
