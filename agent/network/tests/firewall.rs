@@ -76,8 +76,9 @@ async fn where_docker_started_first_pods_reach_the_outside_and_each_other() {
             assert_eq!(asked.join().unwrap(), "hello", "{variant}, {what}: outside to pod");
         };
         all("at the start", outside.try_clone().unwrap());
-        // The firewall's rules are reloaded.
+        // The firewall's rules are reloaded, and the kernel's settings.
         run(variant, "-w -F FORWARD");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "0").unwrap();
         assert_eq!(network.pass().await.unwrap(), None);
         assert_eq!(network.pass().await.unwrap(), None);
         let rules = run(variant, "-w -S FORWARD");

@@ -16,6 +16,7 @@ use std::process::{Command, Output};
 
 use super::masquerade::{self, Family, families};
 use crate::bridge::Inner;
+use crate::bridge::kernel::settings;
 use crate::{Cidr, Error, Ranges, nft, services};
 
 /// Seconds to wait for the xtables lock.
@@ -48,12 +49,18 @@ struct Chain {
 }
 
 impl Inner {
-    /// Inserts the rules that accept pods' packets; returns descriptions of rules that still drop
-    /// them.
+    /// Enables forwarding again, which `sysctl --system` may have disabled, and inserts the rules
+    /// that accept pods' packets; returns descriptions of rules that still drop them.
     pub(in crate::bridge) fn pass(&self) -> Result<Option<String>, Error> {
         let Some(ranges) = self.records().ranges() else {
             return Ok(None);
         };
+        if let Err(error) = settings::forward(ranges) {
+            tracing::warn!(
+                error = crate::bridge::chain(&error),
+                "what pods send may not be forwarded"
+            );
+        }
         let bridge = &self.config.bridge;
         // `nft list tables` of nft 1.0 decodes all rules and aborts on those of Services.
         let listed = list(&["chains"])?;
