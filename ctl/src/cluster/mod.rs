@@ -243,7 +243,7 @@ fn chosen_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
     if !is_joined {
         pairs.push(("--pod-cidr", settings.pod_cidr.clone()));
     }
-    if is_joined || settings.fixed_addresses || addresses::are_instead_of_nat(own, &settings.pod_cidr) {
+    if is_joined || settings.fixed_addresses || addresses::are_of_another(own, &settings.pod_cidr) {
         // Those of a router in front of the machine are for the certificate alone.
         let is_own = |address: IpAddr| !address.is_loopback() && (is_joined || addresses::is_here(address));
         let own = own.iter().filter(|address| is_own(**address));

@@ -12,21 +12,26 @@ const NAT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 const NAT_ROUTER: &str = "0202000A";
 
 /// Returns the addresses of a cluster's first node: those of [`of_default_route`], but instead of
-/// one that other machines have as well that of another interface.
+/// one that other machines have as well that of another interface, and so where there is none.
 pub(super) fn choose(pod_cidr: Option<&str>) -> Vec<IpAddr> {
-    let mut chosen = of_default_route(pod_cidr);
     let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
-    if let Some(first) = chosen.first_mut().filter(|first| is_nats(**first, &routes))
+    with_another(of_default_route(pod_cidr), &routes, another)
+}
+
+fn with_another(mut chosen: Vec<IpAddr>, routes: &str, another: impl FnOnce() -> Option<IpAddr>) -> Vec<IpAddr> {
+    let is_alone = chosen.iter().all(IpAddr::is_loopback);
+    if (is_alone || chosen.first().is_some_and(|first| is_nats(*first, routes)))
         && let Some(other) = another()
     {
-        *first = other;
+        chosen.retain(|own| !is_nats(*own, routes));
+        chosen.insert(0, other);
     }
     chosen
 }
 
-/// True for addresses that were chosen instead of the NAT's. The agent finds those of the default
-/// route itself, and follows when they change.
-pub(in crate::cluster) fn are_instead_of_nat(own: &[IpAddr], pod_cidr: &str) -> bool {
+/// True for addresses that were chosen although the default route has others, or is not there. The
+/// agent finds those of the default route itself, and follows when they change.
+pub(in crate::cluster) fn are_of_another(own: &[IpAddr], pod_cidr: &str) -> bool {
     own != of_default_route(Some(pod_cidr)) && own == choose(Some(pod_cidr))
 }
 
@@ -92,6 +97,27 @@ mod tests {
         assert_eq!(known_as(false, Some(v4), || Some(v6)), [v4, own]);
         assert_eq!(known_as(true, Some(v4), || Some(v6)), [v4, v6, own]);
         assert_eq!(known_as(false, None, || None), [own]);
+    }
+
+    #[test]
+    fn a_machine_without_a_default_route_is_known_by_another_interface() {
+        let parse = |text: &str| text.parse::<IpAddr>().unwrap();
+        let (v4, v6, own, nat) = (
+            parse("192.0.2.7"),
+            parse("2001:db8::7"),
+            parse("127.0.0.1"),
+            parse("10.0.2.15"),
+        );
+        let routes = "Iface\tDestination\tGateway\neth0\t00000000\t0202000A\t0003\n";
+        for (chosen, other, expected) in [
+            (vec![own], Some(v4), vec![v4, own]),
+            (vec![own], None, vec![own]),
+            (vec![nat, v6, own], Some(v4), vec![v4, v6, own]),
+            (vec![nat, own], None, vec![nat, own]),
+            (vec![v6, own], Some(v4), vec![v6, own]),
+        ] {
+            assert_eq!(with_another(chosen.clone(), routes, || other), expected, "{chosen:?}");
+        }
     }
 
     #[test]
