@@ -76,18 +76,18 @@ impl Choice {
         }
     }
 
-    /// Returns once the machine has none of these addresses any more, and others instead; or one,
-    /// where it had only its loopback. New addresses beside them change nothing.
+    /// Returns once the machine has lost these addresses, or those of one family, and has others
+    /// instead; or one, where it had only its loopback. New addresses beside them change nothing.
     async fn moved(&self, before: Vec<IpAddr>) -> Moved {
         let mut gone = 0_u32;
         loop {
             tokio::time::sleep(LOOK).await;
+            let lost = before.iter().copied().filter(|own| own.is_loopback() || !has(*own));
+            let lost: Vec<IpAddr> = lost.collect();
             // An address may be away for a moment, as while a lease is renewed.
-            let stays = before.iter().any(|own| !own.is_loopback() && has(*own));
-            gone = if stays { 0 } else { gone + 1 };
+            gone = if lost.is_empty() { 0 } else { gone + 1 };
             if gone > 1
-                && let Some(now) = self.look().await.filter(|now| *now != before)
-                && now.iter().any(|own| !own.is_loopback())
+                && let Some(now) = self.look().await.filter(|now| are_replaced(&lost, &before, now))
             {
                 return Moved { before, now };
             }
@@ -122,6 +122,14 @@ pub(crate) async fn lost(choice: Option<Choice>, addresses: Vec<IpAddr>) -> Move
     }
 }
 
+/// True if there are others instead of the lost addresses. One without another of its family may
+/// come back, and is waited for where the machine has kept an address.
+fn are_replaced(lost: &[IpAddr], before: &[IpAddr], now: &[IpAddr]) -> bool {
+    let is_new = |own: &&IpAddr| !own.is_loopback() && !before.contains(*own);
+    let mut new = now.iter().filter(is_new);
+    new.any(|new| lost.len() == before.len() || lost.iter().any(|lost| lost.is_ipv6() == new.is_ipv6()))
+}
+
 /// True if the machine has an address.
 fn has(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
@@ -154,5 +162,23 @@ mod tests {
         // A name that no server knows (RFC 6761).
         assert_eq!(choice("https://plane.invalid:6443").find(), None);
         assert!(has(Ipv4Addr::LOCALHOST.into()) && !has("192.0.2.7".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_address_is_replaced_by_another_of_its_family() {
+        let parse = |text: &str| -> Vec<IpAddr> { text.split_whitespace().map(|own| own.parse().unwrap()).collect() };
+        for (lost, before, now, expected) in [
+            ("192.0.2.7", "192.0.2.7", "192.0.2.8", true),
+            ("192.0.2.7", "192.0.2.7", "2001:db8::7", true),
+            ("192.0.2.7", "192.0.2.7", "127.0.0.1", false),
+            ("127.0.0.1", "127.0.0.1", "127.0.0.1", false),
+            ("127.0.0.1", "127.0.0.1", "192.0.2.7", true),
+            ("2001:db8::7", "192.0.2.7 2001:db8::7", "192.0.2.7 2001:db8:1::7", true),
+            ("2001:db8::7", "192.0.2.7 2001:db8::7", "192.0.2.7", false),
+            ("2001:db8::7", "192.0.2.7 2001:db8::7", "192.0.2.8 2001:db8::7", false),
+        ] {
+            let replaced = are_replaced(&parse(lost), &parse(before), &parse(now));
+            assert_eq!(replaced, expected, "{lost} of {before}: {now}");
+        }
     }
 }
