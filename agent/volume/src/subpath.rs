@@ -83,9 +83,16 @@ pub(crate) fn unmount(target: &Path) -> io::Result<()> {
     }
 }
 
-/// True if something is mounted at this path.
+/// True if something is mounted at this path, which may lead through links. What is mounted is not
+/// accessed: it may hang.
 pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
-    Ok(trees::mounts::parse(&trees::mounts::read()?).any(|mount| mount.point == target))
+    let real = match target.parent().map(Path::canonicalize) {
+        Some(Ok(parent)) => parent.join(target.file_name().unwrap_or_default()),
+        Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Some(Err(error)) => return Err(error),
+        None => target.to_owned(),
+    };
+    Ok(trees::mounts::parse(&trees::mounts::read()?).any(|mount| mount.point == real))
 }
 
 fn beneath(root: &impl AsFd, path: &Path) -> Result<OwnedFd, Errno> {

@@ -274,6 +274,24 @@ fn an_empty_dir_that_a_crash_left_half_made_is_made_whole() {
 }
 
 #[test]
+fn what_lies_in_memory_stays_where_a_link_leads_to_the_pods() {
+    let directory = tempfile::tempdir().unwrap();
+    let (real, link) = (directory.path().join("real"), directory.path().join("link"));
+    fs::create_dir(&real).unwrap();
+    symlink(&real, &link).unwrap();
+    let volumes = Volumes::new(link, true);
+    let pod = pod(r#"{"containers":[],"volumes":[{"name":"m","emptyDir":{"medium":"Memory"}}]}"#);
+    prepare(&volumes, &pod, &Sources::default()).unwrap();
+    let file = real.join("uid-1/volumes/m/file");
+    fs::write(&file, "").unwrap();
+    // As at each start of a container.
+    prepare(&volumes, &pod, &Sources::default()).unwrap();
+    assert!(file.exists());
+    volumes.tear_down("uid-1").unwrap();
+    assert!(!real.join("uid-1").exists());
+}
+
+#[test]
 fn what_lies_in_memory_takes_no_more_than_the_pod_and_the_node_have() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = Volumes::new(directory.path().to_owned(), true);
