@@ -141,6 +141,7 @@ fn start_log(directives: &str) -> anyhow::Result<common::log::Guard> {
 }
 
 fn run(config: Config) -> anyhow::Result<()> {
+    common::files::allow_open_files();
     // Requests are short and the store has its own threads: two workers are enough, and cost little when idle.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

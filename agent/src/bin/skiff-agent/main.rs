@@ -51,6 +51,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = command::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG_FILTER));
     let log = common::log::start(filter).context("start the log")?;
+    common::files::allow_open_files();
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(std::time::Duration::from_secs(1))

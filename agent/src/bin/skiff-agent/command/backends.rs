@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use image::Images;
 use network::{Bridge, Cni, Network};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use runtime::{Containerd, Embedded, Runtime};
 
 use super::{Arguments, NetworkKind, PLUGIN_LIMIT, RuntimeKind};
@@ -67,7 +66,6 @@ impl Arguments {
             }
             RuntimeKind::Containerd => {
                 refuse_others("embedded", &embedded)?;
-                allow_files();
                 let (address, namespace) = (&self.containerd_address, &self.containerd_namespace);
                 let configuration = runtime::ContainerdConfig {
                     snapshotter: self.containerd_snapshotter.clone(),
@@ -116,14 +114,4 @@ fn refuse_others(name: &str, state: &Path) -> anyhow::Result<()> {
         state.display()
     );
     Ok(())
-}
-
-/// Raises the limit of open files: the main process of each container is monitored through a few
-/// descriptors, as containers are not children of this process.
-fn allow_files() {
-    let raised =
-        getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
-    if let Err(error) = raised {
-        tracing::warn!(%error, "the agent may open few files only");
-    }
 }
