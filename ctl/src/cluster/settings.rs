@@ -156,7 +156,7 @@ impl Settings {
                 }
             })?,
             node_name: pick(options.node_name.clone(), text(|known| &known.node_name), || {
-                super::daemons::unit::node_name(state_dir).map_or_else(host_name, Ok)
+                super::daemons::unit::node_name(state_dir).map_or_else(|| host_name(is_own), Ok)
             })?,
             bridge: pick(options.bridge.clone(), text(|known| &known.bridge), || {
                 let own = tail.as_ref().map(|tail| format!("skiff-{tail}"));
@@ -298,27 +298,27 @@ fn first_free_range(routes: &str, leads_nowhere: impl Fn(&str) -> bool) -> Optio
         })
 }
 
-/// Returns the host name as a node name: in lower case, without invalid characters.
-fn host_name() -> anyhow::Result<String> {
+/// Returns the host name as a node name. A machine whose own name is not set is `localhost`, a name
+/// of the API server: the first node of a cluster gets another one.
+fn host_name(is_first: bool) -> anyhow::Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/hostname").context("read the host name")?;
-    let name: String = text
-        .trim()
-        .to_lowercase()
-        .chars()
-        .map(|character| {
-            if character.is_ascii_alphanumeric() || character == '.' {
-                character
-            } else {
-                '-'
-            }
-        })
-        .collect();
-    let name = name.trim_matches(['-', '.']);
-    Ok(if name.is_empty() {
-        "node".to_owned()
-    } else {
-        name.to_owned()
-    })
+    let name = node_name(&text);
+    let is_unset = name.is_empty() || (is_first && name == "localhost");
+    Ok(if is_unset { "node".to_owned() } else { name })
+}
+
+/// Node name of a host: in lower case, without invalid characters, and no longer than its label.
+fn node_name(host: &str) -> String {
+    let lower = host.trim().to_lowercase();
+    let valid = lower.chars().map(|character| {
+        if character.is_ascii_alphanumeric() || character == '.' {
+            character
+        } else {
+            '-'
+        }
+    });
+    let name: String = valid.take(63).collect();
+    name.trim_matches(['-', '.']).to_owned()
 }
 
 #[cfg(test)]
@@ -344,6 +344,18 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(cluster_ranges(first).join(" "), flags, "{first}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_a_name_that_a_node_can_have() {
+        for (host, name) in [
+            ("Web_1.Example\n", "web-1.example".to_owned()),
+            ("-a-", "a".to_owned()),
+            ("\u{e9}", String::new()),
+            ("x".repeat(64).as_str(), "x".repeat(63)),
+        ] {
+            assert_eq!(node_name(host), name, "{host}");
         }
     }
 
