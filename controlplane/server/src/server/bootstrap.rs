@@ -202,7 +202,7 @@ pub(crate) async fn heal(router: Router, store: &Store, options: &Options, whole
             .zip(missing)
             .filter_map(|(first, missing)| missing.then_some(first))
             .chain(told);
-        let mut own = own_service::objects(options, &servers::known(store));
+        let mut own = own_service::objects(options, own_service::own_address(options), &servers::known(store));
         own.retain(|own| is_missing(own.group, own.plural, own.namespace, own_service::NAME));
         let creations = names
             .map(|first| (first.path.to_owned(), first.body))
@@ -221,18 +221,24 @@ fn shared_address(store: &Store, options: &Options) -> Option<IpAddr> {
     own_service::own_address(options).filter(|_| store.is_shared())
 }
 
-/// Has the server's own Service lead to all servers that share the store and are there, for as long as it is polled.
+/// Has the server's own Service lead to all servers that share the store and are there, and to this one also where the
+/// machine gets another address, for as long as it is polled.
 pub(crate) async fn follow(router: Router, store: &Store, options: &Options) -> Infallible {
-    let Some(address) = shared_address(store, options) else {
+    let Some(begun) = own_service::own_address(options) else {
         return std::future::pending().await;
     };
+    // That of a router in front of the machine never moves with it.
+    let is_local = own_service::is_here(begun);
     let client = Client::new(router);
     loop {
         tokio::time::sleep(TELLING).await;
-        if let Err(error) = servers::tell(store, address, &(options.clock)().to_string()).await {
+        let address = own_service::current(begun, is_local);
+        if store.is_shared()
+            && let Err(error) = servers::tell(store, address, &(options.clock)().to_string()).await
+        {
             tracing::warn!(%error, "the other servers are not told of this one");
         }
-        let own = own_service::objects(options, &servers::known(store)).into_iter();
+        let own = own_service::objects(options, Some(address), &servers::known(store)).into_iter();
         for own in own.filter(|own| own.follows) {
             let key = Key::new(own.group, own.plural, own.namespace, own_service::NAME).ok();
             let found = key.and_then(|key| store.get(&key));
@@ -269,7 +275,7 @@ async fn make(client: &Client, store: &Store, options: &Options) -> Result<bool,
                 .map(Err),
         );
     }
-    let own = own_service::objects(options, &servers::known(store)).into_iter();
+    let own = own_service::objects(options, own_service::own_address(options), &servers::known(store)).into_iter();
     made.extend(join_all(own.map(|own| client.keep(store, own))).await);
     made.push(client.send_all(flow_control::changes(store)).await);
     for published in published(options) {

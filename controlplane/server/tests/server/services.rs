@@ -262,6 +262,23 @@ async fn every_cluster_has_its_own_service() {
     assert_eq!(held(&api).await, ["10.96.0.9"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_own_service_leads_to_the_server_again() {
+    let api = Api::start_with(|options| Options {
+        address: "192.0.2.7:6443".to_owned(),
+        ..options
+    })
+    .await;
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let elsewhere = json!({"endpoints": [{"addresses": ["192.0.2.9"]}]});
+    let changed = api.patch(slice, "merge-patch+json", &elsewhere).await;
+    assert_eq!(changed.code, StatusCode::OK, "{}", changed.text());
+    let round = tokio::time::timeout(std::time::Duration::from_secs(6), api.server.heal());
+    assert!(round.await.is_err(), "it never ends");
+    let slice = api.get(slice).await.json();
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.7"]));
+}
+
 #[tokio::test]
 async fn what_is_accepted_may_be_warned_of() {
     let api = Api::start().await;

@@ -2,7 +2,7 @@
 //! elsewhere.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use serde_json::{Value, json};
 
@@ -64,8 +64,9 @@ impl Own {
     }
 }
 
-/// The objects, where the servers at these addresses share the store with this one.
-pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> {
+/// The objects of a server at `own`, where the servers at the other addresses share the store with
+/// it.
+pub(super) fn objects(options: &Options, own: Option<IpAddr>, others: &BTreeSet<IpAddr>) -> Vec<Own> {
     let cidrs: Vec<String> = options.service_ranges.iter().map(ToString::to_string).collect();
     let address = options.service_ranges.first().map(|first| first.at(1).address);
     let v6 = is_v6(options);
@@ -93,7 +94,6 @@ pub(super) fn objects(options: &Options, others: &BTreeSet<IpAddr>) -> Vec<Own> 
             follows: false,
         },
     ];
-    let own = own_address(options);
     if own.is_none() {
         return all;
     }
@@ -141,4 +141,41 @@ pub(super) fn own_address(options: &Options) -> Option<IpAddr> {
     let host: IpAddr = host.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
     let reachable = host.is_ipv6() == is_v6(options) && !host.is_loopback() && !host.is_unspecified();
     reachable.then_some(host)
+}
+
+/// True if the machine has an address.
+pub(super) fn is_here(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// Address of a server that began at this one: if that was the machine's own and is lost, that of
+/// its default route, if there is one. Nothing is sent.
+pub(super) fn current(begun: IpAddr, is_local: bool) -> IpAddr {
+    if !is_local || is_here(begun) {
+        return begun;
+    }
+    let (any, anywhere): (IpAddr, &str) = if begun.is_ipv6() {
+        (Ipv6Addr::UNSPECIFIED.into(), "[2001:db8::1]:9")
+    } else {
+        (Ipv4Addr::UNSPECIFIED.into(), "192.0.2.1:9")
+    };
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(anywhere)?;
+        socket.local_addr()
+    });
+    found.map_or(begun, |found| found.ip())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_address_of_the_machine_moves_with_it() {
+        let [own, other] = ["127.0.0.1", "192.0.2.7"].map(|text| text.parse().unwrap());
+        assert_eq!((current(own, true), current(other, false)), (own, other));
+        // A machine without a way out keeps it.
+        let now = current(other, true);
+        assert!(now == other || is_here(now), "{now}");
+    }
 }
