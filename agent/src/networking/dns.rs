@@ -33,6 +33,9 @@ use crate::networking::services::slices::{Services, Slices, slices_of};
 
 const PORT: u16 = 53;
 
+/// Service of the cluster's name servers.
+const SERVICE: (&str, &str) = ("kube-system", "kube-dns");
+
 /// Interval between reads of the machine's `resolv.conf`.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -284,7 +287,8 @@ async fn reload(context: &Context, forwarder: &Forwarder) {
 }
 
 /// Upstream servers: those that an operator has configured, else those of the machine, including
-/// ones on its loopback. Excludes this server: queries would loop.
+/// ones on its loopback. Excludes this server, and the Service in front of it, which a machine may
+/// ask for the cluster's names: queries would loop.
 fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
     let Forwarding { stubs, mut upstreams } = context.names.forwarding();
     if upstreams.is_empty() {
@@ -292,8 +296,25 @@ fn upstreams(context: &Context, own: &[IpAddr]) -> Rules {
         let servers = files::servers(&text).into_iter();
         upstreams = servers.map(|(server, zone)| scoped(server, &zone)).collect();
     }
-    upstreams.retain(|server| !own.contains(&server.ip()));
+    let (services, name) = (context.services.borrow(), Name::new(SERVICE.0, SERVICE.1));
+    let service = services.as_deref().and_then(|services| services.get(&name));
+    let before = in_front(
+        service.map(|service| &**service),
+        slices_of(&context.slices(), &name),
+        own,
+    );
+    upstreams.retain(|server| !own.contains(&server.ip()) && !before.contains(&server.ip()));
     Rules { upstreams, stubs }
+}
+
+/// Addresses of the Service of the cluster's name servers, if it leads to this one.
+fn in_front<'a>(service: Option<&'a Service>, slices: &[Arc<Slice>], own: &[IpAddr]) -> &'a [IpAddr] {
+    let mut endpoints = slices.iter().flat_map(|slice| slice.endpoints.iter());
+    let leads_here = endpoints.any(|endpoint| own.contains(&endpoint.address));
+    service
+        .filter(|_| leads_here)
+        .map(|service| &*service.cluster_ips)
+        .unwrap_or_default()
 }
 
 /// Socket address of a name server. Its zone is the name or the index of an interface (RFC 4007).
@@ -321,5 +342,23 @@ mod tests {
         ] {
             assert_eq!(scoped(server.parse().unwrap(), zone).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn the_service_in_front_of_this_server_is_not_asked() {
+        let service = serde_json::json!({
+            "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+            "spec": {"clusterIPs": ["10.96.0.10"], "ports": [{"port": 53, "protocol": "UDP"}]},
+        });
+        let (_, service) = Service::new(&serde_json::from_value(service).unwrap());
+        let slice = serde_json::json!({
+            "metadata": {"name": "kube-dns-a", "labels": {"kubernetes.io/service-name": "kube-dns"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.1"]}, {"addresses": ["10.244.1.1"]}],
+        });
+        let (_, slice) = Slice::new(&serde_json::from_value(slice).unwrap(), "n1").unwrap();
+        let slices = [Arc::new(slice)];
+        let front = |own: &str| in_front(Some(&service), &slices, &[own.parse().unwrap()]).to_vec();
+        assert_eq!(front("10.244.1.1"), ["10.96.0.10".parse::<IpAddr>().unwrap()]);
+        assert!(front("10.244.2.1").is_empty(), "it leads to other servers");
     }
 }
