@@ -67,17 +67,38 @@ pub(super) fn inherit_cpuset(mount: &Path, group: &Path) -> io::Result<()> {
 pub(super) fn create_v2(mount: &Path, group: &Path, delegate: bool) -> io::Result<()> {
     let mut path = mount.to_owned();
     for part in group.components() {
-        if delegate {
-            for controller in V2_CONTROLLERS {
-                // Ignore a controller that is missing or already enabled: its users fail below.
-                drop(write(&path.join("cgroup.subtree_control"), controller));
-            }
+        if delegate && enable_controllers(&path) && path == mount {
+            vacate(mount)?;
+            enable_controllers(&path);
         }
         path.push(part);
         match fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
+    }
+    Ok(())
+}
+
+/// Enables the controllers for the groups below. A controller that is missing or already enabled is
+/// ignored: its users fail. True if the group's own processes prevent it.
+fn enable_controllers(group: &Path) -> bool {
+    let file = group.join("cgroup.subtree_control");
+    let enabled = V2_CONTROLLERS.map(|controller| write(&file, controller));
+    enabled
+        .iter()
+        .any(|done| matches!(done, Err(error) if error.kind() == io::ErrorKind::ResourceBusy))
+}
+
+/// Moves the processes of the root into a group of their own. The root of a machine may have both
+/// processes and groups with controllers, but not that of a container whose init leaves them there
+/// (`EvacuateCgroup2` of rootlesskit, `pkg/parent/cgrouputil`, which k3s calls).
+fn vacate(mount: &Path) -> io::Result<()> {
+    let init = mount.join("init");
+    fs::create_dir_all(&init)?;
+    for pid in fs::read_to_string(mount.join("cgroup.procs"))?.split_whitespace() {
+        // It may have ended meanwhile.
+        drop(write(&init.join("cgroup.procs"), pid));
     }
     Ok(())
 }
@@ -298,7 +319,7 @@ mod tests {
     use std::path::Path;
 
     use super::super::Cgroups;
-    use super::{weight_of_container, weight_of_pod};
+    use super::{vacate, weight_of_container, weight_of_pod};
     use crate::Limits;
 
     const ROOT: &str = "31 24 0:26 / MOUNT rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -342,6 +363,14 @@ mod tests {
         let leaf = mount.path().join("skiff/node/pod/container/cgroup.subtree_control");
         assert!(!leaf.exists());
         assert_eq!(cgroups.children(Path::new("skiff/node/pod")).len(), 1);
+    }
+
+    #[test]
+    fn on_v2_a_containers_own_processes_leave_the_root() {
+        let (mount, _cgroups) = unified(&["init"]);
+        fs::write(mount.path().join("cgroup.procs"), "1\n").unwrap();
+        vacate(mount.path()).unwrap();
+        assert_eq!(fs::read_to_string(mount.path().join("init/cgroup.procs")).unwrap(), "1");
     }
 
     #[test]
