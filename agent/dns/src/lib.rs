@@ -18,9 +18,10 @@ use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseI
 use hickory_server::zone_handler::MessageResponseBuilder;
 use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
+use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinSet;
-use tracing::debug;
+use tracing::{debug, warn};
 
 pub use forward::{Forwarder, Rules};
 
@@ -86,11 +87,32 @@ where
             address: listen.ip(),
             source,
         };
-        datagrams.register_socket(UdpSocket::bind(listen).await.map_err(failed)?);
-        let listener = TcpListener::bind(listen).await.map_err(failed)?;
-        connections.spawn(tcp::serve(listener, handler.clone(), config.clients.clone()));
+        let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        let own = UdpSocket::bind(listen).await;
+        let is_beside = own.as_ref().is_err_and(is_taken);
+        let own = if is_beside { bind_beside(listen) } else { own };
+        datagrams.register_socket(own.map_err(failed)?);
+        match TcpListener::bind(listen).await {
+            Err(error) if is_beside && is_taken(&error) => {
+                warn!(%listen, "another name server has the port at all addresses; it gets the questions over TCP");
+            }
+            listener => {
+                let serving = tcp::serve(listener.map_err(failed)?, handler.clone(), config.clients.clone());
+                connections.spawn(serving);
+            }
+        }
     }
     Ok(Bound { datagrams, connections })
+}
+
+/// Binds an address of a port that another server has at all addresses, if that permits it, as dnsmasq does: the kernel
+/// prefers the one socket to the other.
+fn bind_beside(listen: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(listen), Type::DGRAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&listen.into())?;
+    UdpSocket::from_std(socket.into())
 }
 
 impl<D: Directory + Send + Sync + 'static> Bound<D> {

@@ -23,6 +23,7 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::RecordType;
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -197,6 +198,28 @@ async fn an_answer_too_large_for_a_datagram_comes_over_tcp() {
     let server = serve("cluster.local", Rules::default()).await;
     let found = asked(&server, "many.shop.svc.cluster.local.", RecordType::A).await;
     assert_eq!(found.unwrap().len(), 200);
+}
+
+#[tokio::test]
+async fn another_server_at_all_addresses_leaves_this_one_its_own() {
+    let own = free();
+    let any = SocketAddr::from(([0, 0, 0, 0], own.port()));
+    // As dnsmasq makes it.
+    let other = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+    other.set_reuse_address(true).unwrap();
+    other.bind(&any.into()).unwrap();
+    let _connections = std::net::TcpListener::bind(any).unwrap();
+    let config = Config {
+        listen: vec![own],
+        domain: "cluster.local".to_owned(),
+        clients: vec!["127.0.0.0/8".parse().unwrap()],
+    };
+    let bound = agent_dns::bind(config, Arc::new(Shop), Forwarder::default()).await;
+    let bound = bound.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { bound.serve().await.unwrap() });
+    let found = asked_at(own, "web.shop.svc.cluster.local.", RecordType::A).await;
+    assert_eq!(found, Ok(vec!["10.96.0.7".to_owned()]));
 }
 
 #[tokio::test]
