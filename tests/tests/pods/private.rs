@@ -83,7 +83,9 @@ fn a_private_image_is_for_pods_that_have_its_credentials() -> anyhow::Result<()>
     let (namespace, home) = (Namespace::new("private")?, tempfile::tempdir()?);
     let registry = Registry::start(&namespace, home.path())?;
     let image = &format!("{REGISTRY}/team/busybox:1");
+    let other = &format!("{REGISTRY}/other/busybox:1");
     push(&namespace, image)?;
+    push(&namespace, other)?;
     let words = ["--registry-plain-http".to_owned(), REGISTRY.to_owned()];
     let setup = Setup {
         words: &words,
@@ -112,6 +114,13 @@ fn a_private_image_is_for_pods_that_have_its_credentials() -> anyhow::Result<()>
         assert!(refused(&waits), "{pod}: {waits}");
         let never = format!("{pod}-never");
         assert_eq!(run(&machine, &never, image, "Never", secret)?, "ErrImageNeverPull");
+    }
+    // The node's own credentials are for all pods.
+    let own = json!({"auths": {REGISTRY: {"username": "me", "password": "secret"}}});
+    std::fs::write(machine.state().join("agent/config.json"), own.to_string())?;
+    for policy in ["Always", "Never"] {
+        let pod = format!("node-{}", policy.to_lowercase());
+        assert_eq!(run(&machine, &pod, other, policy, None)?, "", "{policy}");
     }
     // Without a request to the registry, the contents of the pull secret decide.
     drop(registry);

@@ -384,10 +384,13 @@ fn held(context: &Context, wanted: &Wanted, keys: &[(Key, Credentials)]) -> Resu
     if policy == "Never" { Err(absent(name)) } else { Ok(None) }
 }
 
-/// Pulls with the pod's keys, or anonymously if none is accepted; records the key that was used.
+/// Pulls with the pod's keys, the node's credentials, or anonymously if none is accepted; records the
+/// key that was used. What the node's credentials open is for all pods, as with the kubelet
+/// (`pkg/kubelet/images/image_manager.go`).
 async fn pull(context: &Context, name: &str, keys: &[(Key, Credentials)]) -> Result<Arc<image::Image>, Failure> {
     let images = &context.parts.images;
-    let shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
+    let mut shown: Vec<Credentials> = keys.iter().map(|(_, credentials)| credentials.clone()).collect();
+    shown.extend(secrets::of_node(context, name).await);
     let mut intent = None;
     if !keys.is_empty() {
         let before = images.resolve(name).ok().flatten();

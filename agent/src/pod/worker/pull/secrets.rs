@@ -1,4 +1,6 @@
-//! Credentials of a pod for registries.
+//! Credentials of a pod for registries, and those of the node for all pods.
+
+use std::path::PathBuf;
 
 use agent_plan::pod::pods;
 use image::Credentials;
@@ -71,6 +73,27 @@ pub(in crate::pod::worker) async fn keys(context: &Context, pod: &Pod, wanted: &
         }
     }
     all
+}
+
+/// Returns the node's own credentials that apply to an image: those of the first Docker configuration
+/// that there is (`pkg/credentialprovider/config.go`).
+pub(in crate::pod::worker) async fn of_node(context: &Context, wanted: &str) -> Vec<Credentials> {
+    let homes = [std::env::var_os("HOME").map(PathBuf::from), Some(PathBuf::from("/"))];
+    let homes = homes.into_iter().flatten().map(|home| home.join(".docker/config.json"));
+    let places: Vec<PathBuf> = [context.config.state_directory.join("config.json")]
+        .into_iter()
+        .chain(homes)
+        .collect();
+    let read = move || places.iter().find_map(|path| std::fs::read(path).ok());
+    let Ok(Some(text)) = common::task::spawn_blocking(read).await else {
+        return Vec::new();
+    };
+    let found = Credentials::for_image(&text, wanted);
+    found.unwrap_or_else(|error| {
+        let error = image::chain(&error);
+        warn!(error, "the node's own credentials for registries are malformed");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]
