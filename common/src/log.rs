@@ -1,4 +1,4 @@
-//! Log of a daemon on standard error, written by its own thread.
+//! Log of a daemon on standard error, or in the file that this is, written by its own thread.
 //!
 //! Logging never blocks: a full pipe, a stuck journal or a frozen file system must not delay a
 //! request. Lines that exceed the buffer are dropped and counted, and the count is logged once
@@ -6,7 +6,10 @@
 //! would block.
 
 use std::backtrace::Backtrace;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -22,10 +25,19 @@ const OVERHEAD: usize = 64;
 /// Time that the process waits for the last lines when it exits.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// Variable with the path of the file that standard error is; `skiff up` sets it.
+const FILE: &str = "SKIFF_LOG_FILE";
+/// Size of that file at which it is put aside as `FILE.1`, in place of an earlier one.
+const LARGEST: u64 = 32 << 20;
+
 /// Starts logging what passes `filter` to standard error. Dropping the returned guard waits, for a
 /// second at most, until the last lines are written.
 pub fn start(filter: EnvFilter) -> io::Result<Guard> {
-    let (log, guard) = to(io::stderr())?;
+    let file = std::env::var_os(FILE).and_then(|path| Rotated::open(path.into(), LARGEST).ok());
+    let (log, guard) = match file {
+        Some(file) => to(file)?,
+        None => to(io::stderr())?,
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
@@ -48,6 +60,52 @@ fn to(writer: impl Write + Send + 'static) -> io::Result<(Log, Guard)> {
         .spawn(move || own.write_to(writer, &waiting))?;
     let guard = Guard(log.lines.clone());
     Ok((log, guard))
+}
+
+/// File that never grows far beyond a size: it is put aside then.
+struct Rotated {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    largest: u64,
+}
+
+impl Rotated {
+    fn open(path: PathBuf, largest: u64) -> io::Result<Self> {
+        let file = Self::open_file(&path)?;
+        let size = file.metadata()?.len();
+        Ok(Self {
+            path,
+            file,
+            size,
+            largest,
+        })
+    }
+
+    fn open_file(path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600).open(path)
+    }
+}
+
+impl Write for Rotated {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.size >= self.largest {
+            self.size = 0;
+            let aside = std::fs::rename(&self.path, self.path.with_added_extension("1"));
+            // A file that cannot be put aside grows on, until the next attempt.
+            if let Ok(file) = aside.and_then(|()| Self::open_file(&self.path)) {
+                self.file = file;
+            }
+        }
+        let written = self.file.write(line)?;
+        self.size += u64::try_from(written).unwrap_or(0);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 enum Message {
@@ -182,5 +240,24 @@ mod tests {
         );
         let told = format!("lines of this log are missing: they came while it could not be written lines={dropped}");
         assert!(written.contains(&told), "{}", written.replace(&text, "x"));
+    }
+
+    #[test]
+    fn a_large_file_is_put_aside() {
+        let path = std::env::temp_dir().join(format!("skiff-log-{}", std::process::id()));
+        let aside = path.with_added_extension("1");
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+        std::fs::write(&path, "from before\n").unwrap();
+        let mut file = Rotated::open(path.clone(), 16).unwrap();
+        for line in ["one\n", "two\n", "three\n"] {
+            file.write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!(
+            (read(&aside), read(&path)),
+            ("from before\none\n".to_owned(), "two\nthree\n".to_owned())
+        );
+        for path in [path, aside] {
+            std::fs::remove_file(path).unwrap();
+        }
     }
 }

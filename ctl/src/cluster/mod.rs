@@ -6,6 +6,7 @@
 //! DIR/admin.kubeconfig   written by the control plane
 //! DIR/controlplane/      state of the control plane      DIR/controlplane.log  DIR/controlplane.pid
 //! DIR/agent/             state of the node agent         DIR/agent.log         DIR/agent.pid
+//!                        (a log of 32 MiB is put aside by its daemon, as `agent.log.1`)
 //! DIR/agent/pki/         its credentials: issued by the control plane here, or by a bootstrap token
 //!                        (`bootstrap.kubeconfig`)
 //!

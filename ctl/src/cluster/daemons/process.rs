@@ -70,6 +70,8 @@ impl Daemon {
         command
             .args(arguments)
             .current_dir("/")
+            // The daemon puts it aside when it is large.
+            .env("SKIFF_LOG_FILE", &self.log)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
