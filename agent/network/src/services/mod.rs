@@ -9,6 +9,7 @@ pub mod announce;
 mod route;
 mod sets;
 mod skeleton;
+mod tracking;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -125,6 +126,7 @@ impl Services {
         let all = elements.map(|(element, value)| Change::Add(element, value));
         self.write(&mut batch, all);
         self.commit(batch)?;
+        tracking::make_room();
         self.config.reach()
     }
 
