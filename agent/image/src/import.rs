@@ -1,5 +1,6 @@
 //! Import of OCI image layouts and docker-save archives.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,6 +79,8 @@ pub struct Imported {
 /// Image of an archive before its layers are unpacked.
 struct Candidate {
     names: Vec<String>,
+    /// Repositories that the archive names with the digest.
+    repositories: Vec<String>,
     digest: Option<Digest>,
     config: Vec<u8>,
     /// Outermost document first; a docker-save archive has none.
@@ -208,7 +211,10 @@ fn read(inner: &Inner, path: &Path, name: Option<String>) -> Result<Read, Import
         return Err(ImportError::NoImage);
     };
     match (name, candidates.as_mut_slice()) {
-        (Some(name), [only]) => only.names = vec![name],
+        (Some(name), [only]) => {
+            only.names = vec![name];
+            only.repositories.clear();
+        }
         (None, []) => {
             let tags = left_out.into_iter().filter(|shown| !shown.contains(':'));
             return Err(ImportError::NoName(tags.collect()));
@@ -237,18 +243,23 @@ fn layout_images(
     };
     let (mut candidates, mut others): (Vec<Candidate>, _) = (Vec::new(), Vec::new());
     for descriptor in manifests {
-        let name = descriptor.image_name().map(canonical).transpose()?;
-        if name.is_none() && !unnamed {
+        let (name, repository) = names_of(&descriptor)?;
+        if name.is_none() && repository.is_none() && !unnamed {
             others.push(descriptor);
             continue;
         }
         // An image with several names has one descriptor for each.
-        let known = candidates
-            .iter_mut()
-            .find(|candidate| candidate.digest.as_ref() == Some(&descriptor.digest));
-        match known {
-            Some(candidate) => candidate.names.extend(name),
-            None => candidates.push(layout_image(archive, &descriptor, name, limits)?),
+        let mut known = candidates.iter();
+        let candidate = match known.position(|known| known.digest.as_ref() == Some(&descriptor.digest)) {
+            Some(at) => candidates.get_mut(at),
+            None => {
+                candidates.push(layout_image(archive, &descriptor, limits)?);
+                candidates.last_mut()
+            }
+        };
+        if let Some(candidate) = candidate {
+            candidate.names.extend(name);
+            candidate.repositories.extend(repository);
         }
     }
     let is_named = |digest: &Digest| candidates.iter().any(|named| named.digest.as_ref() == Some(digest));
@@ -258,12 +269,17 @@ fn layout_images(
     Ok((candidates, left_out))
 }
 
-fn layout_image(
-    archive: &Archive,
-    top: &Descriptor,
-    name: Option<String>,
-    limits: &Limits,
-) -> Result<Candidate, ContentError> {
+/// Parses the name of an image in a layout: a full one, or a repository's with the image's digest.
+/// An export of all that containerd has also names images by their ids, which are no names.
+fn names_of(descriptor: &Descriptor) -> Result<(Option<String>, Option<String>), ImportError> {
+    let told = descriptor.image_name().filter(|told| Digest::parse(told).is_err());
+    let Some(told) = told else { return Ok((None, None)) };
+    let reference = parsed(told)?;
+    let is_own = reference.digest() == Some(&descriptor.digest);
+    Ok((reference.name(), is_own.then(|| reference.repository())))
+}
+
+fn layout_image(archive: &Archive, top: &Descriptor, limits: &Limits) -> Result<Candidate, ContentError> {
     let mut current = top.clone();
     let mut manifests = Vec::new();
     for _ in 0..manifest::NESTING {
@@ -282,7 +298,8 @@ fn layout_image(
                     expected: Some(layer),
                 });
                 return Ok(Candidate {
-                    names: name.into_iter().collect(),
+                    names: Vec::new(),
+                    repositories: Vec::new(),
                     digest: Some(top.digest.clone()),
                     config,
                     manifests,
@@ -340,6 +357,7 @@ fn docker_images(
             .collect();
         candidates.push(Candidate {
             names,
+            repositories: Vec::new(),
             digest: None,
             config,
             manifests: Vec::new(),
@@ -351,12 +369,17 @@ fn docker_images(
 
 /// Parses a full image name: with registry and tag, without digest.
 fn canonical(name: &str) -> Result<String, ImportError> {
-    let invalid = |source| ImportError::Name {
-        name: name.chars().take(300).collect(),
-        source,
-    };
-    let reference = Reference::parse(name).map_err(invalid)?;
-    reference.name().ok_or_else(|| invalid(reference::Invalid::Format))
+    let full = parsed(name)?.name();
+    full.ok_or_else(|| invalid(name, reference::Invalid::Format))
+}
+
+fn parsed(name: &str) -> Result<Reference, ImportError> {
+    Reference::parse(name).map_err(|source| invalid(name, source))
+}
+
+fn invalid(name: &str, source: reference::Invalid) -> ImportError {
+    let name = name.chars().take(300).collect();
+    ImportError::Name { name, source }
 }
 
 async fn add_candidate(
@@ -393,13 +416,12 @@ async fn add_candidate(
         descriptors.push(staged.descriptor.clone());
         inner.place(hold, staged).await?;
     }
-    let digests = candidate.digest.iter().flat_map(|digest| {
-        candidate
-            .names
-            .iter()
-            .filter_map(move |name| Some(format!("{}@{digest}", name.rsplit_once(':')?.0)))
-    });
-    let digests: Vec<String> = digests.collect();
+    let named = candidate.names.iter().filter_map(|name| Some(name.rsplit_once(':')?.0));
+    let repositories = named.chain(candidate.repositories.iter().map(String::as_str));
+    let repositories: BTreeSet<&str> = repositories.collect();
+    let digest = candidate.digest.as_ref();
+    let with = |repository: &&str| Some(format!("{repository}@{}", digest?));
+    let digests: Vec<String> = repositories.iter().filter_map(with).collect();
     let record = Record {
         id: Digest::of(&candidate.config).to_string(),
         config: String::from_utf8_lossy(&candidate.config).into_owned(),

@@ -142,6 +142,30 @@ async fn images_without_a_name_beside_one_with_a_name_are_told() {
     assert_eq!(imported.left_out, [format!("sha256:{}", "2".repeat(64))]);
 }
 
+/// As `ctr images export` writes all that `ctr images ls -q` lists.
+#[tokio::test]
+async fn an_image_is_known_by_its_digest_where_an_archive_names_it_so() {
+    let (home, images) = store(Config::default());
+    let layout = home.path().join("layout");
+    skopeo(&format!("oci:{}:example.org/exported:1", layout.display()));
+    let mut index = read(&layout.join("index.json"));
+    let named = index["manifests"][0].clone();
+    let own = format!("example.org/again@{}", named["digest"].as_str().unwrap());
+    let id = format!("sha256:{}", "0".repeat(64));
+    for name in [&own, &format!("example.org/again@{id}"), &id] {
+        let mut more = named.clone();
+        more["annotations"] = json!({"io.containerd.image.name": name});
+        index["manifests"].as_array_mut().unwrap().push(more);
+    }
+    std::fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    let imported = images.import_as(&layout, None).await.unwrap();
+    assert_eq!(imported.left_out, Vec::<String>::new());
+    let image = &imported.images[0];
+    assert_eq!(image.names, ["example.org/exported:1"]);
+    assert_eq!(image.digests, [own.clone(), own.replace("again", "exported")]);
+    assert!(images.resolve(&own).unwrap().is_some());
+}
+
 #[tokio::test]
 async fn layers_that_registries_need_not_keep_are_taken_from_the_archive() {
     let (home, images) = store(Config::default());
