@@ -252,6 +252,9 @@ pub struct Context {
     pub(crate) routed: watch::Sender<Routed>,
     /// Notified when the machine's routes may have changed.
     pub(crate) rerouted: Notify,
+    /// Notified when the wall clock was set, or the machine slept, which its other clock does not
+    /// count.
+    pub(crate) stepped: Notify,
     /// Pressures of the node.
     pub(crate) pressures: watch::Sender<BTreeSet<Pressure>>,
     /// The Node as it was last read; a change of its labels is notified.

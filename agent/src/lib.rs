@@ -173,6 +173,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         blocked: watch::Sender::new(None),
         routed: watch::Sender::new(Routed::default()),
         rerouted: Notify::new(),
+        stepped: Notify::new(),
         pressures: watch::Sender::new(BTreeSet::new()),
         node: watch::Sender::new(None),
         turned: Mutex::new(tokio::time::Instant::now()),

@@ -30,6 +30,7 @@ use tracing::{info, warn};
 use crate::Error;
 use crate::client::events::Kind;
 use crate::client::requests::watch;
+use crate::clock::Steps;
 use crate::context::Context;
 
 pub(crate) use object::VERSION;
@@ -280,7 +281,11 @@ pub(crate) async fn renew(context: Arc<Context>) -> Result<Infallible, Error> {
     let api: Api<Lease> = Api::namespaced(context.parts.client.clone(), LEASE_NAMESPACE);
     let mut next = Instant::now();
     let mut failing = RETRY;
+    let mut clock = Steps::new(context.now());
     loop {
+        if clock.step(context.now()).is_some() {
+            context.stepped.notify_waiters();
+        }
         // Renewals have timeouts: one without an answer would delay the next ones as well.
         let renewed = timeout(RENEWAL, renew_once(&context, &api)).await;
         let failure = match renewed {

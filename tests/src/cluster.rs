@@ -207,6 +207,11 @@ impl Cluster {
         self.beside.fetch_add(seconds, Ordering::Relaxed);
     }
 
+    /// Directory with the state of each node.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
     /// Has the running pods of each workload share so many thousandths of a processor of work, as their metrics tell.
     pub fn load(&self, milli: u64) {
         self.chaos.set_load(milli, self.clock.clone());

@@ -328,6 +328,35 @@ async fn attack_36_a_clock_that_jumps_evicts_nobody() {
     rolled_out(&cluster, "web", 6, "nginx:1").await;
 }
 
+/// While a machine sleeps the agent's clock stands still, and tokens grow old.
+#[tokio::test(start_paused = true)]
+async fn a_pod_has_a_new_token_after_its_machine_slept() {
+    let cluster = Cluster::builder().nodes(1).start().await;
+    cluster.create(DEPLOYMENTS, &deployment("web", 1, "nginx:1")).await;
+    rolled_out(&cluster, "web", 1, "nginx:1").await;
+    let before = tokens(&cluster.directory().join("node-1"));
+    assert!(!before.is_empty());
+    cluster.jump(4000);
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    let after = tokens(&cluster.directory().join("node-1"));
+    assert!(!after.is_empty() && before.iter().all(|old| !after.contains(old)));
+}
+
+/// Reads the service account tokens in and below a directory.
+fn tokens(directory: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let read = |path: std::path::PathBuf| {
+        if path.is_dir() {
+            return tokens(&path);
+        }
+        let is_token = path.ends_with("token");
+        let token = is_token.then(|| std::fs::read_to_string(path).expect("a token"));
+        token.into_iter().collect()
+    };
+    paths.flat_map(read).collect()
+}
+
 #[tokio::test(start_paused = true)]
 async fn events_that_are_over_make_room_in_their_quota() {
     let cluster = Cluster::builder().start().await;

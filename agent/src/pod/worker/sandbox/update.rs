@@ -103,6 +103,8 @@ impl Worker {
                 tokio::select! {
                     () = any(&mut changes) => {}
                     () = stale.notified() => {}
+                    // Tokens may be over, or not be valid yet.
+                    () = context.stepped.notified() => {}
                     () = crate::pod::worker::sleep_for(wait) => {}
                 }
                 let known = context.known_pod(&uid).into_iter().collect();
