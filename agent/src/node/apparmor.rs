@@ -76,10 +76,11 @@ impl AppArmor {
         Ok(is_loaded(&listing, name))
     }
 
-    /// Loads the default profile, once: a loaded one of this name may be of an older version.
+    /// Loads the default profile, once: a loaded one of this name may be of an older version. It is
+    /// loaded again if it was removed: `aa-remove-unknown` does that to all that have no file.
     fn provide(&self) -> Result<(), String> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*loaded {
+        if !*loaded || self.has(DEFAULT) == Ok(false) {
             self.load()
                 .map_err(|why| format!("cannot load AppArmor profile \"{DEFAULT}\": {why}"))?;
             *loaded = true;
@@ -189,8 +190,11 @@ mod tests {
             assert_eq!(asked(&machine, &profile), Ok(Some("skiff-default".to_owned())));
         }
         assert!(knows(&json!(null)));
-        assert_eq!(fs::read_to_string(got).unwrap(), DEFAULT_TEXT);
+        assert_eq!(fs::read_to_string(&got).unwrap(), DEFAULT_TEXT);
         fs::write(list, "own (complain)\n").unwrap();
         assert_eq!(asked(&machine, &own), Ok(Some("own".to_owned())));
+        // Somebody has removed it.
+        assert_eq!(asked(&machine, &json!(null)), Ok(Some("skiff-default".to_owned())));
+        assert_eq!(fs::read_to_string(got).unwrap(), DEFAULT_TEXT.repeat(2));
     }
 }
