@@ -135,6 +135,36 @@ fn has(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
+/// Flags of IPv6 addresses (`IFA_F_TEMPORARY`), and of those that are not usable yet or any more
+/// (`IFA_F_DADFAILED`, `IFA_F_DEPRECATED`, `IFA_F_TENTATIVE`).
+const TEMPORARY: u32 = 0x01;
+const UNUSABLE: u32 = 0x08 | 0x20 | 0x40;
+
+/// Returns the address that lasts instead of a temporary one (RFC 8981), which connections begin at
+/// and which is replaced every day: another one of the interface in the same network, if there is
+/// one. `held` is `/proc/net/if_inet6`.
+fn lasting(address: IpAddr, held: &str) -> IpAddr {
+    let IpAddr::V6(own) = address else { return address };
+    // Address, index, length of the prefix, scope, flags, name.
+    let parse = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [address, index, length, _, flags, _] = words.as_slice() else {
+            return None;
+        };
+        let address = u128::from_str_radix(address, 16).ok()?;
+        let number = |word: &str| u32::from_str_radix(word, 16).ok();
+        let (index, length, flags) = (number(index)?, number(length)?, number(flags)?);
+        let network = address.checked_shr(128_u32.checked_sub(length)?).unwrap_or(0);
+        Some((Ipv6Addr::from_bits(address), (index, length, network), flags))
+    };
+    let held = || held.lines().filter_map(parse);
+    let found = held().find(|(held, _, flags)| *held == own && flags & TEMPORARY != 0);
+    let other = found.and_then(|(_, place, _)| {
+        held().find(|(_, other, flags)| *other == place && flags & (TEMPORARY | UNUSABLE) == 0)
+    });
+    other.map_or(address, |(other, _, _)| other.into())
+}
+
 /// Returns the local address for a target; sends nothing.
 fn source(target: &str) -> Option<IpAddr> {
     let mut targets: Vec<SocketAddr> = target.to_socket_addrs().ok()?.collect();
@@ -147,7 +177,8 @@ fn source(target: &str) -> Option<IpAddr> {
         };
         let socket = UdpSocket::bind((any, 0)).ok()?;
         socket.connect(target).ok()?;
-        Some(socket.local_addr().ok()?.ip())
+        let held = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+        Some(lasting(socket.local_addr().ok()?.ip(), &held))
     })
 }
 
@@ -162,6 +193,28 @@ mod tests {
         // A name that no server knows (RFC 6761).
         assert_eq!(choice("https://plane.invalid:6443").find(), None);
         assert!(has(Ipv4Addr::LOCALHOST.into()) && !has("192.0.2.7".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_address_that_lasts_is_taken_instead_of_a_temporary_one() {
+        let held = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fe800000000000000000000000000007 02 40 20 80     eth0\n\
+                    20010db8000000010000000000000009 02 40 00 01     eth0\n\
+                    20010db8000000010000000000000008 02 40 00 20     eth0\n\
+                    20010db8000000020000000000000007 02 40 00 00     eth0\n\
+                    20010db8000000010000000000000006 03 40 00 00     eth1\n\
+                    20010db8000000010000000000000007 02 40 00 00     eth0\n\
+                    20010db8000000030000000000000009 02 40 00 01     eth0\n";
+        for (chosen, lasts) in [
+            ("2001:db8:0:1::9", "2001:db8:0:1::7"),
+            ("2001:db8:0:2::7", "2001:db8:0:2::7"),
+            ("2001:db8:0:3::9", "2001:db8:0:3::9"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("192.0.2.7", "192.0.2.7"),
+        ] {
+            let found = lasting(chosen.parse().unwrap(), held);
+            assert_eq!(found.to_string(), lasts, "{chosen}");
+        }
     }
 
     #[test]
