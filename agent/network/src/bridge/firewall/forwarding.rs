@@ -75,7 +75,7 @@ impl Inner {
         }
         self.keep_guard(&listed);
         let mut told = each_rule(bridge, ranges, &chains()?, |program, rule| {
-            if tables(program, "-C", rule).is_err() {
+            if tables(program, "-C", rule).is_err() && !is_listed(program, rule) {
                 tracing::info!(
                     program,
                     rule = rule.join(" "),
@@ -220,6 +220,28 @@ fn tables(program: &str, verb: &str, rule: &[&str]) -> Result<(), Error> {
     })
 }
 
+/// True if a rule is listed. Some releases of iptables (1.8.2, 1.8.10) deny by `-C` that there is a
+/// rule which they have made: it would be inserted again at each look.
+fn is_listed(program: &str, rule: &[&str]) -> bool {
+    let chain = rule.first().copied().unwrap_or_default();
+    let said = run(program, &["-w", WAIT, "-S", chain]);
+    said.is_ok_and(|said| {
+        let listing = String::from_utf8_lossy(&said.stdout);
+        listing.lines().any(|line| shows(line, rule))
+    })
+}
+
+/// True if a line of a listing shows the rule: in another order, with the match of a protocol, with
+/// the length of an address, and with the comment in quotes.
+fn shows(line: &str, rule: &[&str]) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    let is_shown = |wanted: &str| {
+        let mut rests = words.iter().filter_map(|word| word.strip_prefix(wanted));
+        rests.any(|rest| matches!(rest, "" | "/32" | "/128")) || line.contains(&format!("\"{wanted}\""))
+    };
+    rule.iter().copied().all(is_shown)
+}
+
 fn run(program: &str, words: &[&str]) -> Result<Output, Error> {
     let output = Command::new(program).args(words).output();
     output.map_err(|source| Error::io("run", Path::new(program), source))
@@ -317,7 +339,7 @@ fn is_known(table: &str, bridge: &str, range: Cidr) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ends_in_drop, filtering, is_known, listed, run};
+    use super::{ends_in_drop, filtering, is_known, listed, rules, run, shows};
 
     const FIREWALLD: &str = "table inet firewalld {
 	chain filter_FORWARD {
@@ -335,6 +357,29 @@ mod tests {
 	}
 }
 ";
+
+    #[test]
+    fn each_rule_is_found_in_a_listing() {
+        // By `iptables -S` of 1.8.9.
+        let end = "-m comment --comment \"skiff0: pods\" -j ACCEPT";
+        let of_service = "-m conntrack --ctstate DNAT -m connmark --mark";
+        let tag = crate::services::tag(&crate::services::table("skiff0"));
+        let lines = [
+            format!("-A FORWARD -s 10.244.3.0/24 {end}"),
+            format!("-A FORWARD -d 10.244.3.0/24 {end}"),
+            format!("-A FORWARD {of_service} {tag:#x}/0xff {end}"),
+            format!("-A INPUT -s 10.244.3.0/24 -d 10.244.3.1/32 -i skiff0 -p udp -m udp --dport 53 {end}"),
+            format!("-A INPUT -s 10.244.3.0/24 -d 10.244.3.1/32 -i skiff0 -p tcp -m tcp --dport 53 {end}"),
+            format!("-A INPUT -s 10.244.3.0/24 -i skiff0 {of_service} {tag:#x}/0xff {end}"),
+        ];
+        let all = rules("skiff0", "10.244.3.1/24".parse().unwrap());
+        for (own, rule) in all.iter().enumerate() {
+            let rest = ["-m", "comment", "--comment", "skiff0: pods", "-j", "ACCEPT"];
+            let words: Vec<&str> = rule.split(' ').chain(rest).collect();
+            let found: Vec<usize> = (0..lines.len()).filter(|line| shows(&lines[*line], &words)).collect();
+            assert_eq!(found, [own], "{rule}");
+        }
+    }
 
     #[test]
     fn chains_that_drop_are_told_from_others() {
