@@ -133,14 +133,11 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
     let context = Context {
         allocatable: reserve::allocatable(&capacity, &upkeep.reserved, &upkeep.thresholds),
         machine,
-        volumes: volume::Volumes::new(config.state_directory.join("pods"), config.secrets_in_memory),
+        volumes: volume::Volumes::new(state.join("pods"), config.secrets_in_memory),
         local_path: volume::LocalPath::new(state.join("local-path"), state.join("pods")),
         access: serve::access::reviews::Access::default(),
-        pull_records: images::credentials::ImagePullRecords::open(
-            config.state_directory.join("rights.json"),
-            &parts.images.list(),
-        ),
-        crashes: pod::crashes::Crashes::new(config.state_directory.join("crashes")),
+        pull_records: images::credentials::ImagePullRecords::open(state.join("rights.json"), &parts.images.list()),
+        crashes: pod::crashes::Crashes::new(state.join("crashes")),
         spares,
         milestones: pod::milestones::Milestones::default(),
         objects: client::objects::Objects::new(parts.client.clone()),

@@ -250,12 +250,11 @@ fn layout_images(
         }
         // An image with several names has one descriptor for each.
         let mut known = candidates.iter();
-        let candidate = match known.position(|known| known.digest.as_ref() == Some(&descriptor.digest)) {
-            Some(at) => candidates.get_mut(at),
-            None => {
-                candidates.push(layout_image(archive, &descriptor, limits)?);
-                candidates.last_mut()
-            }
+        let candidate = if let Some(at) = known.position(|known| known.digest.as_ref() == Some(&descriptor.digest)) {
+            candidates.get_mut(at)
+        } else {
+            candidates.push(layout_image(archive, &descriptor, limits)?);
+            candidates.last_mut()
         };
         if let Some(candidate) = candidate {
             candidate.names.extend(name);
