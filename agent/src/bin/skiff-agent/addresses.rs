@@ -79,18 +79,19 @@ impl Choice {
     /// Returns once the machine has lost these addresses, or those of one family, and has others
     /// instead; or one, where it had only its loopback. New addresses beside them change nothing.
     async fn moved(&self, before: Vec<IpAddr>) -> Moved {
-        let mut gone = 0_u32;
+        let mut earlier = Vec::new();
         loop {
             tokio::time::sleep(LOOK).await;
             let lost = before.iter().copied().filter(|own| own.is_loopback() || !has(*own));
             let lost: Vec<IpAddr> = lost.collect();
             // An address may be away for a moment, as while a lease is renewed.
-            gone = if lost.is_empty() { 0 } else { gone + 1 };
-            if gone > 1
+            if !lost.is_empty()
+                && lost == earlier
                 && let Some(now) = self.look().await.filter(|now| are_replaced(&lost, &before, now))
             {
                 return Moved { before, now };
             }
+            earlier = lost;
         }
     }
 
