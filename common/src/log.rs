@@ -92,9 +92,10 @@ impl Write for Rotated {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.size >= self.largest {
             self.size = 0;
-            let aside = std::fs::rename(&self.path, self.path.with_added_extension("1"));
-            // A file that cannot be put aside grows on, until the next attempt.
-            if let Ok(file) = aside.and_then(|()| Self::open_file(&self.path)) {
+            // A file that cannot be put aside grows on, until the next attempt; one that could not be
+            // opened after it was put aside is opened then.
+            drop(std::fs::rename(&self.path, self.path.with_added_extension("1")));
+            if let Ok(file) = Self::open_file(&self.path) {
                 self.file = file;
             }
         }
