@@ -87,6 +87,11 @@ pub fn quoted(value: &impl fmt::Debug) -> String {
 }
 
 fn escape(code: u32) -> String {
+    // Marks are printable: `Debug` escapes them, but `str::escape_debug` only at the beginning.
+    let is_mark = |mark: &char| format!("_{mark}").escape_debug().nth(1) == Some(*mark);
+    if let Some(mark) = char::from_u32(code).filter(is_mark) {
+        return mark.to_string();
+    }
     match code {
         0x07 => "\\a".to_owned(),
         0x08 => "\\b".to_owned(),

@@ -43,10 +43,16 @@ fn built(container: serde_json::Value, image: &[String], sources: &Sources) -> R
 fn labels_and_annotations_are_quoted_as_go_quotes() {
     let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": {
         "a": "\"q\" \\ 'é'\n\t", "b": "\u{1b}[0m\u{b}\u{a0}\u{feff}", "c": "",
+        "d": "e\u{301}\u{fe0f}\u{0}",
     }}}))
     .unwrap();
     let told = field_value(&pod, "metadata.annotations", &Surroundings::default()).unwrap();
-    let expected = [r#"a="\"q\" \\ 'é'\n\t""#, r#"b="\x1b[0m\v\u00a0\ufeff""#, r#"c="""#];
+    let expected = [
+        r#"a="\"q\" \\ 'é'\n\t""#,
+        r#"b="\x1b[0m\v\u00a0\ufeff""#,
+        r#"c="""#,
+        "d=\"e\u{301}\u{fe0f}\\x00\"",
+    ];
     assert_eq!(told, expected.join("\n"));
 }
 
