@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&got).unwrap(), DEFAULT_TEXT);
         fs::write(list, "own (complain)\n").unwrap();
         assert_eq!(asked(&machine, &own), Ok(Some("own".to_owned())));
-        // Somebody has removed it.
+        // As after `aa-remove-unknown`.
         assert_eq!(asked(&machine, &json!(null)), Ok(Some("skiff-default".to_owned())));
         assert_eq!(fs::read_to_string(got).unwrap(), DEFAULT_TEXT.repeat(2));
     }

@@ -79,7 +79,7 @@ impl Choice {
     /// Returns once the machine has lost these addresses, or those of one family, and has others
     /// instead; or one, where it had only its loopback. New addresses beside them change nothing.
     async fn moved(&self, before: Vec<IpAddr>) -> Moved {
-        let mut earlier = Vec::new();
+        let mut earlier: Vec<IpAddr> = Vec::new();
         loop {
             tokio::time::sleep(LOOK).await;
             let lost = before.iter().copied().filter(|own| own.is_loopback() || !has(*own));

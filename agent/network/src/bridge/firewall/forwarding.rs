@@ -75,7 +75,7 @@ impl Inner {
         }
         self.keep_guard(&listed);
         let mut told = each_rule(bridge, ranges, &chains()?, |program, rule| {
-            if tables(program, "-C", rule).is_err() && !is_listed(program, rule) {
+            if tables(program, "-C", rule).is_err() && number_of(program, rule).is_none() {
                 tracing::info!(
                     program,
                     rule = rule.join(" "),
@@ -118,6 +118,10 @@ pub(in crate::bridge) fn remove(bridge: &str, ranges: Option<Ranges>) -> Result<
     each_rule(bridge, ranges, &chains()?, |program, rule| {
         while tables(program, "-C", rule).is_ok() {
             tables(program, "-D", rule)?;
+        }
+        while let Some(number) = number_of(program, rule) {
+            let chain = rule.first().copied().unwrap_or_default();
+            tables(program, "-D", &[chain, number.to_string().as_str()])?;
         }
         Ok(())
     })
@@ -220,15 +224,14 @@ fn tables(program: &str, verb: &str, rule: &[&str]) -> Result<(), Error> {
     })
 }
 
-/// True if a rule is listed. Some releases of iptables (1.8.2, 1.8.10) deny by `-C` that there is a
-/// rule which they have made: it would be inserted again at each look.
-fn is_listed(program: &str, rule: &[&str]) -> bool {
+/// Number of a rule in the listing of its chain. Some releases of iptables (1.8.2, 1.8.10) deny by
+/// `-C` that there is a rule which they have made: it would be inserted again at each look, and stay.
+fn number_of(program: &str, rule: &[&str]) -> Option<usize> {
     let chain = rule.first().copied().unwrap_or_default();
-    let said = run(program, &["-w", WAIT, "-S", chain]);
-    said.is_ok_and(|said| {
-        let listing = String::from_utf8_lossy(&said.stdout);
-        listing.lines().any(|line| shows(line, rule))
-    })
+    let said = run(program, &["-w", WAIT, "-S", chain]).ok()?;
+    let listing = String::from_utf8_lossy(&said.stdout);
+    let mut rules = listing.lines().filter(|line| line.starts_with("-A "));
+    Some(rules.position(|line| shows(line, rule))? + 1)
 }
 
 /// True if a line of a listing shows the rule: in another order, with the match of a protocol, with
