@@ -10,8 +10,7 @@ use std::{
 use api::{pod::Resources, quantity::Quantity, quota, registration::Registration};
 use controlplane_plan::step::{RESOURCE_QUOTAS, Resource};
 use http::Method;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use k8s_openapi::{apimachinery::pkg::api::resource::Quantity as Text, jiff::Timestamp};
+use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity as Text};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::debug;
@@ -274,7 +273,7 @@ async fn usage(
     key: &Key,
     revision: &str,
 ) -> Result<Resources, Error> {
-    let (mut sum, now) = (Resources::new(), (context.clock)());
+    let mut sum = Resources::new();
     each(context, &resource_of(row), key, revision, |item| {
         let Ok(object) = row.decode(item.to_string().as_bytes()) else {
             return;
@@ -282,26 +281,13 @@ async fn usage(
         if !quota::covers(quota, &*object) {
             return;
         }
-        let pod = object.as_any().downcast_ref::<Pod>();
-        let only_counts = pod.is_some_and(|pod| is_overdue(pod, now));
         for (name, amount) in quota::usage(row.group, row.plural, &*object) {
-            if only_counts && !name.starts_with("count/") {
-                continue;
-            }
             let so_far = sum.get(&name).copied().unwrap_or(Quantity::ZERO);
             sum.insert(name, so_far.plus(amount));
         }
     })
     .await?;
     Ok(sum)
-}
-
-/// True if the pod should have ended long ago. It uses nothing: the node that does not report its end may never come
-/// back, and its replacement needs the room (`QuotaV1Pod` of `pkg/quota/v1/evaluator/core/pods.go`).
-fn is_overdue(pod: &Pod, now: Timestamp) -> bool {
-    let deleted = pod.metadata.deletion_timestamp.as_ref();
-    let ended = deleted.zip(pod.metadata.deletion_grace_period_seconds);
-    ended.is_some_and(|(deleted, grace)| now.duration_since(deleted.0).as_secs() > grace)
 }
 
 fn has_scopes(quota: &ResourceQuota) -> bool {

@@ -173,38 +173,3 @@ async fn objects_of_kinds_that_definitions_make_are_counted() {
         json!({ "count/tabs.example.com": "3", "count/others.example.com": "0" })
     );
 }
-
-#[tokio::test]
-async fn a_pod_that_should_have_ended_long_ago_uses_nothing() {
-    let pod = |deleted: &str| {
-        json!({ "metadata": { "name": deleted, "deletionTimestamp": deleted, "deletionGracePeriodSeconds": 30 },
-            "spec": { "containers": [{ "name": "a", "resources": { "requests": { "cpu": "1" } } }] } })
-    };
-    let put = Arc::new(Mutex::new(Value::Null));
-    let kept = put.clone();
-    let context = context_on(Caches::new(), move |method, uri, body| {
-        let quota = json!({
-            "metadata": { "name": "q", "namespace": "ns", "uid": "u", "resourceVersion": "7" },
-            "spec": { "hard": { "count/pods": "9", "pods": "9", "requests.cpu": "9" } },
-        });
-        let answer = match (method.as_str(), uri.path()) {
-            ("GET", path) if path.ends_with("/pods") => {
-                json!({ "items": [pod("2027-01-15T07:59:29Z"), pod("2027-01-15T07:59:30Z")] })
-            }
-            ("PUT", _) => {
-                let quota: Value = serde_json::from_slice(body).unwrap();
-                *kept.lock().unwrap_or_else(PoisonError::into_inner) = quota.clone();
-                quota
-            }
-            ("GET", path) if path.ends_with("/q") => quota,
-            _ => json!({ "metadata": { "resourceVersion": "7" }, "items": [quota] }),
-        };
-        (200, answer)
-    });
-    assert!(count(&context, &Key::new("ns", "q")).await.is_ok());
-    let put = put.lock().unwrap_or_else(PoisonError::into_inner);
-    assert_eq!(
-        put["status"]["used"],
-        json!({ "count/pods": "2", "pods": "1", "requests.cpu": "1" })
-    );
-}
