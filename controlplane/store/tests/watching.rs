@@ -141,6 +141,8 @@ async fn a_watch_of_one_nodes_pods_is_woken_by_those_alone() {
         place(&store, "a", "n1").await;
         assert_eq!(next(&mut watch).await, "+a=n1", "{kind}");
         assert_eq!(next(&mut named).await, "+a=n1", "{kind}");
+        // Watchers are woken after the writer is answered, but before maintenance.
+        store.maintain().await;
         let woken = Arc::new(Wakes::default());
         {
             let waker = Waker::from(Arc::clone(&woken));
@@ -152,8 +154,10 @@ async fn a_watch_of_one_nodes_pods_is_woken_by_those_alone() {
             for number in 0..50 {
                 place(&store, &format!("other{number}"), "n2").await;
             }
+            store.maintain().await;
             assert_eq!(woken.0.load(Ordering::SeqCst), 0, "{kind}: another node's pods woke it");
             place(&store, "a", "n2").await;
+            store.maintain().await;
         }
         assert!(
             watch.progress() < store.revision(),
@@ -181,6 +185,33 @@ async fn a_watch_of_one_nodes_pods_is_woken_by_those_alone() {
         // One from before has everything since then, whoever subscribed when.
         let mut late = store.watch_field(&pods(), field, 0).unwrap();
         assert_eq!(next(&mut late).await, "+a=n1", "{kind}");
+    }
+}
+
+/// Versions of other nodes' pods are compacted before more changes come than are kept for it.
+#[tokio::test(start_paused = true)]
+async fn a_quiet_watch_of_one_nodes_pods_outlives_compaction() {
+    let options = Options {
+        ring_events: 8,
+        ..options()
+    };
+    for (kind, store, _directory) in stores(&options) {
+        let mut watch = store.watch_field(&pods(), Some(("spec.nodeName", "n1")), 0).unwrap();
+        for number in 0..20 {
+            place(&store, &format!("other{number}"), "n2").await;
+        }
+        assert_eq!(watch.progress(), 20, "{kind}");
+        for wait in [10, 300] {
+            tokio::time::advance(Duration::from_secs(wait)).await;
+            store.maintain().await;
+        }
+        assert_eq!(store.floor(), 20, "{kind}");
+        for number in 0..40 {
+            place(&store, &format!("b{number}"), "n1").await;
+        }
+        for number in 0..40 {
+            assert_eq!(next(&mut watch).await, format!("+b{number}=n1"), "{kind}");
+        }
     }
 }
 

@@ -135,16 +135,17 @@ impl Watch {
     }
 
     /// Progress without regard to promised bookmarks.
-    fn reached(&self) -> u64 {
+    fn reached(&mut self) -> u64 {
         if !self.buffer.is_empty() {
             return self.delivered;
         }
         let cache = self.shared.cache();
-        if self.receiver.borrow().last() <= self.scanned {
-            cache.revision.max(self.scanned)
-        } else {
-            self.delivered
+        if self.receiver.borrow().last() > self.scanned {
+            return self.delivered;
         }
+        // Nothing up to here concerns it, so that the compaction of all that does not end it.
+        self.scanned = self.scanned.max(cache.revision);
+        self.scanned
     }
 
     fn fill(&mut self) -> Result<Filled, WatchError> {
