@@ -11,7 +11,7 @@ use crate::table::{Column, age_column};
 use crate::value::invalid::Invalid;
 use crate::value::names;
 use crate::workload::validation::storage::csi_driver;
-use crate::workload::validation::{each, immutable, internal, node_selector, one_of};
+use crate::workload::validation::{each, immutable, internal, newly, node_selector, one_of};
 
 impl Kind for ResourceSlice {
     const ANSWERS_DELETED: bool = true;
@@ -57,7 +57,12 @@ impl Kind for ResourceSlice {
         immutable(&mut errors, "spec.pool.name", &new.pool.name, &old.pool.name);
         immutable(&mut errors, "spec.driver", &new.driver, &old.driver);
         immutable(&mut errors, "spec.nodeName", &new.node_name, &old.node_name);
-        place(&mut errors, new);
+        let placed = |spec| {
+            let mut found = Vec::new();
+            place(&mut found, spec);
+            found
+        };
+        errors.extend(newly(placed(new), || placed(old)));
         errors
     }
 

@@ -322,16 +322,16 @@ pub(crate) fn status_conditions(errors: &mut Vec<Invalid>, conditions: &[Conditi
     for (index, own) in conditions.iter().enumerate() {
         let path = format!("{path}[{index}]");
         if !known.insert(&own.type_) {
-            errors.push(Invalid::duplicate(path.as_str(), &own.type_));
+            errors.push(Invalid::duplicate(format!("{path}.type"), &own.type_));
         }
-        let field = format!("{path}.type");
-        if own.type_.is_empty() {
-            errors.push(Invalid::required(field, "is required"));
-        } else {
-            each(errors, &field, &own.type_, names::qualified_name(&own.type_));
-        }
+        each(
+            errors,
+            &format!("{path}.type"),
+            &own.type_,
+            names::qualified_name(&own.type_),
+        );
         let statuses = ["False", "True", "Unknown"];
-        one_of(errors, &format!("{path}.status"), Some(&own.status), &statuses);
+        one_of_or_none(errors, &format!("{path}.status"), Some(&own.status), &statuses);
         if let Some(generation) = own.observed_generation.filter(|generation| *generation < 0) {
             let detail = "must be greater than or equal to zero";
             errors.push(Invalid::value(format!("{path}.observedGeneration"), generation, detail));

@@ -257,6 +257,23 @@ fn devices_of_a_slice_say_what_they_are() {
 }
 
 #[test]
+fn a_slice_from_before_a_rule_can_be_changed() {
+    let row = find("resource.k8s.io", "v1", "resourceslices").unwrap();
+    let slice = |version: &str, generation: i64| {
+        let devices = json!([{"name": "a", "attributes": {"v": {"version": version}}}]);
+        with(
+            row,
+            &json!({"spec": {"devices": devices, "pool": {"generation": generation}}}),
+        )
+    };
+    for (version, expected) in [("1", 0), ("2", 1)] {
+        let (old, new) = (slice("1", 1), slice(version, 2));
+        let errors = row.validate_update(new.as_ref(), old.as_ref(), &mut Vec::new());
+        assert_eq!(errors.len(), expected, "{version} {errors:?}");
+    }
+}
+
+#[test]
 fn statuses_of_device_claims() {
     let consumer = |name: &str| json!({"resource": "pods", "name": name, "uid": "u"});
     let result =
