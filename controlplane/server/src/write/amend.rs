@@ -13,7 +13,7 @@ use crate::request::failure::{Cause, Failure};
 use crate::request::object::{self, Live};
 use crate::transport::body;
 use crate::write::admission::{self, Part, Review, quota};
-use crate::write::create::{check_name, commit_failure, modified, set_namespace};
+use crate::write::create::{check_name, commit_failure, modified, revision, set_namespace};
 use crate::write::managers;
 
 /// Number of attempts when others write the same object.
@@ -312,11 +312,8 @@ fn check_preconditions(
     old: &dyn Object,
 ) -> Result<(), Failure> {
     let name = amendment.name;
-    let given = new
-        .metadata_mut()
-        .resource_version
-        .take()
-        .filter(|version| !version.is_empty());
+    let given = revision(new);
+    new.metadata_mut().resource_version = None;
     let uid = new.metadata().uid.as_deref().unwrap_or_default();
     let own = old.metadata().uid.as_deref().unwrap_or_default();
     if !uid.is_empty() && uid != own && !is_patch(context, amendment.part) {
@@ -330,24 +327,10 @@ fn check_preconditions(
             because: because.into(),
         });
     }
-    let conditional = amendment.part != Part::Decided && !context.registration.updates.unconditional;
-    if conditional && given.as_deref().is_none_or(|version| version == "0") {
+    let given = given?;
+    if given == 0 && amendment.part != Part::Decided && !context.registration.updates.unconditional {
         return Err(unconditional(context, name));
     }
-    let Some(given) = given else { return Ok(()) };
-    let Ok(given) = given.parse::<u64>() else {
-        let found = Invalid::value(
-            "metadata.resourceVersion",
-            given.as_str(),
-            format!("strconv.ParseUint: parsing {given:?}: invalid syntax"),
-        );
-        return Err(Failure::invalid(
-            context.registration.group,
-            context.registration.kind,
-            name,
-            &[found],
-        ));
-    };
     if given != 0 && given != entry.revision {
         return Err(modified(context, name));
     }

@@ -19,7 +19,7 @@ use crate::transport::respond::Response;
 use crate::transport::shape;
 use crate::write::admission::Part;
 use crate::write::amend::{Amendment, Changed, amend};
-use crate::write::create::{Stored, check_name, modified, store_new};
+use crate::write::create::{Stored, check_name, modified, revision, store_new};
 use crate::write::managers;
 
 /// Number of attempts when others create or delete the same object.
@@ -227,6 +227,7 @@ async fn create(context: &mut Context, applying: &Applying) -> Result<Bytes, Fai
         .authorizer
         .check(&context.user, &Attributes::of(&info, ""))?;
     // Upstream's update that creates stores no revision, but does not refuse one.
+    revision(&*object)?;
     object.metadata_mut().resource_version = None;
     let managed = applied.managed.to_json();
     match store_new(context, object, Some(managed), applying.options.dry_run).await? {

@@ -1,5 +1,7 @@
 //! POST of a new object.
 
+use std::num::{IntErrorKind, ParseIntError};
+
 use api::Object;
 use axum::body::Body;
 use http::StatusCode;
@@ -85,11 +87,6 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let given = definitions::settle(context, &mut *object).await;
         aggregation::settle(context, &mut *object);
         let terms = review.end(Some(&*object))?;
-        if !dry_run && has_revision(&*object) {
-            return Err(Failure::Unexpected {
-                message: "resourceVersion should not be set on objects to be created".into(),
-            });
-        }
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;
         let outcome = if dry_run {
@@ -98,6 +95,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
             }
             Err(CommitError::Exists)
         } else {
+            check_revision(&*object)?;
             let (value, attributes) =
                 object::encode_bounded(&context.registration, &mut *object, &managed, (stored, 0))?;
             let write = Write::Create {
@@ -216,6 +214,39 @@ pub(crate) fn modified(context: &Context, name: &str) -> Failure {
     }
 }
 
+/// Revision that a sent object names; 0 for none.
+///
+/// # Errors
+/// 500 for what is no number, as upstream's `ObjectResourceVersion`
+/// (`staging/src/k8s.io/apiserver/pkg/storage/api_object_versioner.go`).
+pub(crate) fn revision(object: &dyn Object) -> Result<u64, Failure> {
+    let given = object.metadata().resource_version.as_deref().unwrap_or_default();
+    if given.is_empty() {
+        return Ok(0);
+    }
+    given.parse().map_err(|error: ParseIntError| {
+        let because = if *error.kind() == IntErrorKind::PosOverflow {
+            "value out of range"
+        } else {
+            "invalid syntax"
+        };
+        Failure::Unexpected {
+            message: format!("strconv.ParseUint: parsing {given:?}: {because}"),
+        }
+    })
+}
+
+/// A revision may not be given. As in upstream's store, what is no number is none
+/// (`Create` of `staging/src/k8s.io/apiserver/pkg/storage/etcd3/store.go`).
+fn check_revision(object: &dyn Object) -> Result<(), Failure> {
+    match revision(object) {
+        Ok(0) | Err(_) => Ok(()),
+        Ok(_) => Err(Failure::Unexpected {
+            message: "resourceVersion should not be set on objects to be created".to_owned(),
+        }),
+    }
+}
+
 /// The object's namespace: the path's, unless it contradicts.
 pub(crate) fn set_namespace(context: &Context, object: &mut dyn Object) -> Result<(), Failure> {
     let wanted = match context.registration.scope {
@@ -268,13 +299,6 @@ fn identify(context: &Context, object: &mut dyn Object) {
         let prefix = metadata.generate_name.as_deref().unwrap_or_default();
         metadata.name = Some(api::names::generate(prefix, rand::random()));
     }
-}
-
-/// True for a revision that upstream's storage refuses in a new object
-/// (`staging/src/k8s.io/apiserver/pkg/storage/etcd3/store.go`).
-fn has_revision(object: &dyn Object) -> bool {
-    let revision = object.metadata().resource_version.as_deref();
-    revision.is_some_and(|text| text.parse::<u64>().is_ok_and(|number| number != 0))
 }
 
 fn draws_name(object: &dyn Object) -> bool {

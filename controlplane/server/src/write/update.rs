@@ -17,7 +17,7 @@ use crate::transport::respond::Response;
 use crate::transport::shape;
 use crate::write::admission::Part;
 use crate::write::amend::{Amendment, amend};
-use crate::write::create::{Stored, check_name, set_namespace, store_new};
+use crate::write::create::{Stored, check_name, revision, set_namespace, store_new};
 use crate::write::owners;
 
 /// Answers the object as stored.
@@ -73,7 +73,8 @@ async fn create(context: &mut Context, mut object: Box<dyn Object>, options: &Wr
             because: format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ").into(),
         });
     }
-    metadata.resource_version = None;
+    revision(&*object)?;
+    object.metadata_mut().resource_version = None;
     Ok(match store_new(context, object, None, options.dry_run).await? {
         Stored::Entry(entry) => object::external(&context.registration, &context.live(entry).await?)?,
         Stored::DryRun(mut object, managed) => object::unstored(&mut *object, None, &managed),

@@ -65,19 +65,22 @@ async fn what_is_missing_or_there_twice() {
     versioned["metadata"]["resourceVersion"] = json!("7");
     let answer = api.post(CONFIG_MAPS, &versioned).await;
     assert_eq!(
-        (answer.code.as_u16(), answer.json()["reason"].clone()),
-        (500, json!(null))
+        (answer.code.as_u16(), answer.message().as_str()),
+        (500, "resourceVersion should not be set on objects to be created")
     );
     assert_eq!(
-        answer.message(),
-        "resourceVersion should not be set on objects to be created"
+        api.post(&format!("{CONFIG_MAPS}?dryRun=All"), &versioned).await.code,
+        201
     );
+    // To upstream's store these name no revision.
+    for (name, version) in [("zero", "0"), ("word", "v1")] {
+        let mut versioned = config_map(name);
+        versioned["metadata"]["resourceVersion"] = json!(version);
+        assert_eq!(api.post(CONFIG_MAPS, &versioned).await.code, 201, "{version}");
+    }
     versioned["metadata"]["name"] = json!("not valid");
-    assert_eq!(
-        api.post(CONFIG_MAPS, &versioned).await.code,
-        422,
-        "validation comes first"
-    );
+    let answer = api.post(CONFIG_MAPS, &versioned).await;
+    assert_eq!(answer.code, 422, "validation comes first");
 }
 
 #[tokio::test]
@@ -111,6 +114,12 @@ async fn updates_respect_revisions_and_identity() {
         answer.message(),
         "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to \
          the latest version and try again"
+    );
+    stale["metadata"]["resourceVersion"] = json!("v1");
+    let answer = api.put(&path, &stale).await;
+    assert_eq!(
+        (answer.code.as_u16(), answer.message().as_str()),
+        (500, r#"strconv.ParseUint: parsing "v1": invalid syntax"#)
     );
     let mut other = config_map("a");
     other["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
