@@ -17,7 +17,6 @@ pub const GROUP: &str = "apiregistration.k8s.io";
 pub const AVAILABLE: &str = "Available";
 
 impl Kind for APIService {
-    const ANSWERS_DELETED: bool = true;
     const CATEGORIES: &'static [&'static str] = &["api-extensions"];
     const SUBRESOURCES: &'static [Subresource] = &[Subresource::Status];
     const NAME: Rule = Rule::PathSegment;

@@ -130,7 +130,11 @@ async fn a_server_behind_a_service_serves_its_group_version() {
                 "responseKind": {"group": "wardle.example.com", "version": "v1alpha1", "kind": "MetricValueList"}}],
         }]}])
     );
-    assert_eq!(api.delete(OWN, "").await.code, 200);
+    let deleted = api.delete(OWN, "").await;
+    assert_eq!(
+        (deleted.code.as_u16(), &deleted.json()["kind"]),
+        (200, &json!("Status"))
+    );
     assert_eq!(api.get(FLUNDERS).await.code, 404);
 }
 
