@@ -51,6 +51,14 @@ pub fn complaints(json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec
     walk.found.iter().map(words).collect()
 }
 
+/// Strict decoding errors of a custom resource: first the fields that occur twice, then the unknown
+/// ones (`schemaCoercingDecoder` of `pkg/apiserver/customresource_handler.go`).
+pub fn custom_complaints(unknown: &[String], duplicates: &[String]) -> Vec<String> {
+    let duplicates = duplicates.iter().map(|path| duplicate_field(path));
+    let unknown = unknown.iter().map(|path| unknown_field(path));
+    duplicates.chain(unknown).take(MAX_FINDINGS).collect()
+}
+
 /// Upstream's message for a field that occurs twice.
 pub fn duplicate_field(path: &str) -> String {
     format!("duplicate field {path:?}")

@@ -183,7 +183,7 @@ pub(crate) fn decode(
 ) -> Result<(Box<dyn Object>, Vec<String>), Failure> {
     let decoded = decode_reporting(registration, json, validation);
     let (object, unknown) = decoded.map_err(|error| mismatch(registration, json, &error))?;
-    Ok((object, api::strict::complaints(json, &unknown, duplicates)))
+    Ok((object, complaints(registration, json, &unknown, duplicates)))
 }
 
 /// Like [`decode`], for JSON that is not from a client; the error is the bare text.
@@ -194,7 +194,15 @@ pub(crate) fn decode_bare(
 ) -> Result<(Box<dyn Object>, Vec<String>), String> {
     let (object, unknown) =
         decode_reporting(registration, json, validation).map_err(|error| other_kind(registration, json, error))?;
-    Ok((object, api::strict::complaints(json, &unknown, &[])))
+    Ok((object, complaints(registration, json, &unknown, &[])))
+}
+
+/// Strict decoding errors in upstream's order.
+fn complaints(registration: &Registration, json: &[u8], unknown: &[String], duplicates: &[String]) -> Vec<String> {
+    if registration.is_defined() {
+        return api::strict::custom_complaints(unknown, duplicates);
+    }
+    api::strict::complaints(json, unknown, duplicates)
 }
 
 /// Error for an object that no longer decodes as its kind.

@@ -1,5 +1,6 @@
 //! Strict decoding of subresources, as of objects.
 
+use crate::definitions::{TABS, define, tabs};
 use crate::support::{Api, deployment, pod};
 use http::Method;
 use serde_json::{Value, json};
@@ -270,4 +271,49 @@ async fn options_are_told_in_upstreams_order() {
         refused.message(),
         "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: \"Some\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
     );
+}
+
+/// A custom resource with an embedded object, as in upstream's own test of field validation.
+const EMBEDDING: &str = r#"{
+    "apiVersion": "example.com/v1", "kind": "Tab", "metadata": {"name": "x", "name": "a", "unknownMeta": "y"},
+    "spec": {
+        "none": 1, "none": 2, "color": "red", "color": "blue", "ports": [{"name": "p", "zzz": 1}],
+        "inner": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "unknownToo": 1}}
+    }
+}"#;
+
+#[tokio::test]
+async fn embedded_objects_have_metadata() {
+    let api = Api::start().await;
+    let mut definition = tabs();
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["inner"] = json!({
+        "type": "object", "x-kubernetes-embedded-resource": true, "properties": {"metadata": {"type": "object"}},
+    });
+    define(&api, &definition).await;
+    let path = format!("{TABS}?fieldValidation=Strict");
+    let strict = api
+        .request(Method::POST, &path, &[("content-type", "application/json")], EMBEDDING)
+        .await;
+    let wanted = [
+        r#"duplicate field "metadata.name""#,
+        r#"duplicate field "spec.none""#,
+        r#"duplicate field "spec.color""#,
+        r#"unknown field "metadata.unknownMeta""#,
+        r#"unknown field "spec.none""#,
+        r#"unknown field "spec.ports[0].zzz""#,
+        r#"unknown field "spec.inner.metadata.unknownToo""#,
+    ];
+    let wanted = format!("strict decoding error: {}", wanted.join(", "));
+    assert!(strict.message().ends_with(&wanted), "{}", strict.text());
+    let mut applied = json!({
+        "apiVersion": "example.com/v1", "kind": "Tab", "metadata": {"name": "b"},
+        "spec": {"inner": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "labels": {"a": "b"}}}},
+    });
+    let path = format!("{TABS}/b");
+    let made = api.apply(&path, "fieldManager=me", &applied).await;
+    assert_eq!(made.code, 201, "{}", made.text());
+    assert_eq!(made.json()["spec"]["inner"], applied["spec"]["inner"]);
+    applied["spec"]["inner"]["metadata"] = json!({"name": "m"});
+    let changed = api.apply(&path, "fieldManager=me", &applied).await.json();
+    assert_eq!(changed["spec"]["inner"]["metadata"]["labels"]["a"], Value::Null);
 }

@@ -135,9 +135,9 @@ impl Behavior for Served {
         if text("apiVersion") != self.own.qualified {
             return Err(misfit("another version"));
         }
-        let mut unknown = coerce(&self.own, &mut value)?;
-        let (object, more) = Custom::of(value)?;
-        unknown.extend(more);
+        let dropped = coerce(&self.own, &mut value)?;
+        let (object, mut unknown) = Custom::of(value)?;
+        unknown.extend(dropped);
         Ok((Box::new(object), unknown))
     }
 

@@ -1,5 +1,6 @@
 //! Version of a custom resource, parsed from its definition once.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use api::descriptions::described;
@@ -185,13 +186,19 @@ fn root(node: &Node) -> Shape {
             ..Members::default()
         },
     };
-    let text = || Shape::Scalar(Scalar::Text);
-    members.fields.insert("apiVersion".to_owned(), text());
-    members.fields.insert("kind".to_owned(), text());
-    if let Some(metadata) = Schema::named("meta.v1.ObjectMeta") {
-        members.fields.insert("metadata".to_owned(), Shape::Message(metadata));
-    }
+    identify(&mut members.fields);
     Shape::Map(members)
+}
+
+/// Sets the types of the fields that every object has, embedded ones too (`addEmbeddedProperties` of
+/// `pkg/controller/openapi/builder/builder.go`).
+fn identify(fields: &mut BTreeMap<String, Shape>) {
+    for name in ["apiVersion", "kind"] {
+        fields.insert(name.to_owned(), Shape::Scalar(Scalar::Text));
+    }
+    if let Some(metadata) = Schema::named("meta.v1.ObjectMeta") {
+        fields.insert("metadata".to_owned(), Shape::Message(metadata));
+    }
 }
 
 fn shape(node: &Node) -> Shape {
@@ -222,15 +229,12 @@ fn keyed(list: &Node, key: &str) -> (String, Option<String>) {
 }
 
 fn members(node: &Node) -> Members {
-    let mut fields: std::collections::BTreeMap<String, Shape> = node
+    let mut fields: BTreeMap<String, Shape> = node
         .properties()
         .map(|(name, below)| (name.to_owned(), shape(below)))
         .collect();
     if node.is_embedded() {
-        for name in ["apiVersion", "kind"] {
-            fields.entry(name.to_owned()).or_insert(Shape::Scalar(Scalar::Text));
-        }
-        fields.entry("metadata".to_owned()).or_insert(Shape::Deduced);
+        identify(&mut fields);
     }
     let others = match node.additional() {
         Some(Additional::Schema(below)) => Some(shape(below)),
