@@ -68,6 +68,10 @@ impl Kind for DaemonSet {
             rolling.max_surge.get_or_insert(IntOrString::Int(0));
         }
         set_template_defaults(&mut spec.template);
+        // Every object of version 1 has the annotation, which is so its creator's
+        // (`pkg/apis/apps/v1/conversion.go`).
+        let templates = generation(self).unwrap_or(0);
+        set_generation(self, templates);
     }
 
     fn prepare_create(&mut self) {

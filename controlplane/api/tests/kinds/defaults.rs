@@ -155,6 +155,7 @@ fn daemon_sets_count_their_templates() {
             "spec": {"template": {"spec": {"containers": [{"name": "a", "image": image}]}}}}))
     };
     let mut fresh = made(json!({"metadata": {"name": "a"}}));
+    assert_eq!(count(fresh.as_ref()), "0", "before managers are written down");
     row.prepare_create(fresh.as_mut());
     assert_eq!(count(fresh.as_ref()), "1");
     let mut old = with_image("x");
