@@ -178,9 +178,9 @@ impl Kind for Pod {
 
     fn prepare_status(&mut self, old: &Self) {
         self.spec.clone_from(&old.spec);
-        self.metadata
-            .owner_references
-            .clone_from(&old.metadata.owner_references);
+        let (own, last) = (&mut self.metadata, &old.metadata);
+        own.deletion_timestamp.clone_from(&last.deletion_timestamp);
+        own.owner_references.clone_from(&last.owner_references);
         let status = self.status.get_or_insert_default();
         if let Some(old) = &old.status {
             if status.qos_class.is_none() {

@@ -63,7 +63,9 @@ pub(crate) fn ignored(context: &Context) -> Set {
         "status" => {
             let mut ignored = Set::of_path(&["f:spec"]);
             if context.registration.kind == "Pod" {
-                ignored.union(Set::of_path(&["f:metadata", "f:ownerReferences"]));
+                for field in ["f:deletionTimestamp", "f:ownerReferences"] {
+                    ignored.union(Set::of_path(&["f:metadata", field]));
+                }
             }
             ignored
         }

@@ -332,3 +332,25 @@ async fn events_have_one_list_of_managers() {
     assert!(newer["fieldsV1"].get("f:regarding").is_some(), "{newer:#}");
     assert_eq!(older["fieldsV1"], json!({"f:message": {}}));
 }
+
+#[tokio::test]
+async fn a_status_deletes_no_pod() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    assert_eq!(api.post(pods, &pod("a")).await.code, 201);
+    let applied = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "a", "deletionTimestamp": "2020-01-01T00:00:00Z"},
+        "status": {"message": "x"},
+    });
+    let answer = api
+        .apply(&format!("{pods}/a/status"), "fieldManager=me", &applied)
+        .await;
+    assert_eq!(answer.code, 200, "{}", answer.text());
+    let applied = answer.json();
+    assert_eq!(applied["metadata"].get("deletionTimestamp"), None);
+    assert_eq!(
+        entry(&applied, "me")["fieldsV1"],
+        json!({"f:status": {"f:message": {}}})
+    );
+}
