@@ -349,7 +349,7 @@ async fn a_pod_on_a_node_is_not_given_more_than_the_node_has() {
         api.patch(&path, "strategic-merge-patch+json", &asks(cpu, memory)).await
     };
     assert_eq!(resize("bound", "2", "4Gi").await.code, 200);
-    let begin = "pods \"bound\" is forbidden: Node didn't have enough allocatable resources: ";
+    let begin = "pods \"bound\" is forbidden: node didn't have enough allocatable resources: ";
     for (cpu, memory, end) in [
         ("2001m", "4Gi", "cpu, requested: 2001, allocatable: 2000"),
         (

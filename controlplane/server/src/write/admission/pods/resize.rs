@@ -42,12 +42,12 @@ pub(in crate::write::admission) fn check(review: &mut Review<'_>, object: &dyn O
         let because = format!("pod update requires features {lacking} which are not available on node {name:?}");
         return Err(review.forbid(object, because));
     }
-    let (reason, because) = if let Some(missing) = missing(spec, &node) {
-        let because = format!("Node didn't have enough allocatable resources: {missing}");
-        ("NodeCapacity", because)
-    } else if let Some(system) = other_system(&node) {
+    let (reason, because) = if let Some(system) = other_system(&node) {
         let because = format!("pod resize is only supported on linux nodes, node {name:?} is {system:?}");
         ("UnsupportedPlatform", because)
+    } else if let Some(missing) = missing(spec, &node) {
+        let because = format!("node didn't have enough allocatable resources: {missing}");
+        ("NodeCapacity", because)
     } else {
         return Ok(());
     };
@@ -105,12 +105,8 @@ fn missing(spec: &PodSpec, node: &Node) -> Option<String> {
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// The system of a node that is not Linux, or does not say so.
-fn other_system(node: &Node) -> Option<String> {
-    let labels = node.metadata.labels.as_ref();
-    let system = labels
-        .and_then(|labels| labels.get("kubernetes.io/os"))
-        .cloned()
-        .unwrap_or_default();
+/// The system of a node that says that it is not Linux.
+fn other_system(node: &Node) -> Option<&String> {
+    let system = node.metadata.labels.as_ref()?.get("kubernetes.io/os")?;
     (system != "linux").then_some(system)
 }
