@@ -132,6 +132,7 @@ fn attempts() -> Vec<(&'static str, String, Value, u16)> {
     let running = json!({"status": {"phase": "Running"}});
     let owned = json!({"metadata": {"ownerReferences":
         [{"apiVersion": "v1", "kind": "ConfigMap", "name": "mine", "uid": "5b4f5e2c"}]}});
+    let claimed = json!({"status": {"extendedResourceClaimStatus": {"requestMappings": [], "resourceClaimName": "c"}}});
     let label = |label: &str| json!({"metadata": {"labels": {label: "x"}}});
     let named = |kind: &str, version: &str, name: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -139,6 +140,7 @@ fn attempts() -> Vec<(&'static str, String, Value, u16)> {
         ("PATCH", format!("{PODS}/mine/status"), running.clone(), 200),
         ("PATCH", format!("{PODS}/theirs/status"), running, 403),
         ("PATCH", format!("{PODS}/mine/status"), label("app"), 403),
+        ("PATCH", format!("{PODS}/mine/status"), claimed, 403),
         ("PATCH", format!("{PODS}/mine"), label("app"), 403),
         ("POST", PODS.to_owned(), pod("new"), 403),
         (

@@ -201,7 +201,10 @@ pub(crate) fn may_become(context: &Context, new: &dyn Object, old: &dyn Object) 
             let because = if labels(new) != labels(old) {
                 format!("node {asking:?} cannot update labels through pod status")
             } else if claim_statuses(new) != claim_statuses(old) {
-                format!("node {asking:?} cannot update resource claim statuses")
+                // With upstream's slip of the pen.
+                format!("node {asking:?} cannot update resource claim statues")
+            } else if extended_claim_status(new) != extended_claim_status(old) {
+                format!("node {asking:?} cannot update extended resource claim status")
             } else {
                 return Ok(());
             };
@@ -249,6 +252,11 @@ pub(crate) fn may_configure(context: &Context, new: &dyn Object, old: Option<&dy
 fn claim_statuses(object: &dyn Object) -> Option<&[k8s_openapi::api::core::v1::PodResourceClaimStatus]> {
     let pod = object.as_any().downcast_ref::<Pod>()?;
     pod.status.as_ref()?.resource_claim_statuses.as_deref()
+}
+
+fn extended_claim_status(object: &dyn Object) -> Option<&k8s_openapi::api::core::v1::PodExtendedResourceClaimStatus> {
+    let pod = object.as_any().downcast_ref::<Pod>()?;
+    pod.status.as_ref()?.extended_resource_claim_status.as_ref()
 }
 
 /// True if only fields that a resize changes differ between the two claims.
