@@ -230,7 +230,9 @@ impl Kind for Pod {
             let detail = "cannot be set until all schedulingGates have been cleared";
             errors.push(Invalid::forbidden("spec.nodeName", detail));
         }
-        annotations::of_pod(&mut errors, self.metadata.annotations.as_ref(), spec, ANNOTATIONS);
+        let own = self.metadata.annotations.as_ref();
+        annotations::of_pod(&mut errors, own, spec, ANNOTATIONS);
+        annotations::contradictions(&mut errors, own, spec, "spec");
         errors.extend(unsupported(spec));
         errors
     }

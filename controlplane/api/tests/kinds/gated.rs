@@ -173,6 +173,31 @@ fn annotations_of_pods_are_fields() {
 }
 
 #[test]
+fn profiles_of_annotations_and_fields_agree() {
+    let seccomp = |text: &str, profile: Value| {
+        json!({
+            "metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": text}},
+            "spec": {"securityContext": {"seccompProfile": profile}},
+        })
+    };
+    let at = "spec.securityContext.seccompProfile";
+    let kind = format!("{at}.type: Forbidden: seccomp type in annotation and field must match");
+    let file = format!("{at}.localhostProfile: Forbidden: seccomp profile in annotation and field must match");
+    let runtime = json!({"type": "RuntimeDefault"});
+    let local = json!({"type": "Localhost", "localhostProfile": "b"});
+    refused("", "pods", &seccomp("docker/default", runtime.clone()), &[]);
+    refused("", "pods", &seccomp("unconfined", runtime.clone()), &[&kind]);
+    refused("", "pods", &seccomp("localhost/a", local), &[&file]);
+    let armor = json!({
+        "metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/a": "unconfined"}},
+        "spec": {"containers": [{"name": "a", "image": "i", "securityContext": {"appArmorProfile": runtime}}]},
+    });
+    let kind = "spec.containers[0].securityContext.appArmorProfile.type: Forbidden: apparmor type in annotation and \
+                field must match";
+    refused("", "pods", &armor, &[kind]);
+}
+
+#[test]
 fn profiles_of_annotations_become_fields() {
     const ARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
     let row = find("", "v1", "pods").unwrap();

@@ -130,3 +130,58 @@ fn apparmor(errors: &mut Vec<Invalid>, names: &BTreeSet<&str>, (name, profile): 
         errors.push(Invalid::value(field, profile, detail));
     }
 }
+
+/// Refuses profiles in fields that contradict those in annotations
+/// (`validateSeccompAnnotationsAndFields` and `validateAppArmorAnnotationsAndFieldsMatchOnCreate` of
+/// `pkg/apis/core/validation/validation.go`). `path` is the specification's.
+pub(crate) fn contradictions(errors: &mut Vec<Invalid>, all: Option<&Annotations>, spec: &PodSpec, path: &str) {
+    let Some(all) = all else { return };
+    let pod = spec.security_context.as_ref();
+    if let (Some(text), Some(profile)) = (all.get(SECCOMP), pod.and_then(|pod| pod.seccomp_profile.as_ref())) {
+        let path = format!("{path}.securityContext.seccompProfile");
+        agree(
+            errors,
+            "seccomp",
+            text,
+            (profile.type_.as_str(), profile.localhost_profile.as_deref()),
+            &path,
+        );
+    }
+    let is_windows = spec.os.as_ref().is_some_and(|os| os.name == "windows");
+    let first = spec.init_containers.as_deref().unwrap_or_default();
+    for (list, containers) in [("initContainers", first), ("containers", spec.containers.as_slice())] {
+        for (index, container) in containers.iter().enumerate() {
+            let own = container.security_context.as_ref();
+            let path = format!("{path}.{list}[{index}].securityContext");
+            let text = all.get(&format!("{SECCOMP_OF}{}", container.name));
+            if let (Some(text), Some(profile)) = (text, own.and_then(|own| own.seccomp_profile.as_ref())) {
+                let profile = (profile.type_.as_str(), profile.localhost_profile.as_deref());
+                agree(errors, "seccomp", text, profile, &format!("{path}.seccompProfile"));
+            }
+            let text = all.get(&format!("{APPARMOR_OF}{}", container.name));
+            let own = own.and_then(|own| own.app_armor_profile.as_ref());
+            let profile = own.or_else(|| pod.and_then(|pod| pod.app_armor_profile.as_ref()));
+            if let (Some(text), Some(profile)) = (text.filter(|_| !is_windows), profile) {
+                let profile = (profile.type_.as_str(), profile.localhost_profile.as_deref());
+                agree(errors, "apparmor", text, profile, &format!("{path}.appArmorProfile"));
+            }
+        }
+    }
+}
+
+fn agree(errors: &mut Vec<Invalid>, word: &str, text: &str, (kind, file): (&str, Option<&str>), path: &str) {
+    let local = text.strip_prefix("localhost/");
+    let is_same = match kind {
+        "Unconfined" => text == "unconfined",
+        "RuntimeDefault" => text == "runtime/default" || word == "seccomp" && text == "docker/default",
+        "Localhost" => local.is_some(),
+        _ => true,
+    };
+    if !is_same {
+        let detail = format!("{word} type in annotation and field must match");
+        errors.push(Invalid::forbidden(format!("{path}.type"), detail));
+    } else if kind == "Localhost" && local != file {
+        let detail = format!("{word} profile in annotation and field must match");
+        errors.push(Invalid::forbidden(format!("{path}.localhostProfile"), detail));
+    }
+}

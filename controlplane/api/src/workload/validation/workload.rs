@@ -137,6 +137,7 @@ pub fn pod_template(template: &PodTemplateSpec, path: &str) -> Vec<Invalid> {
             errors.extend(no_ephemeral(spec, &format!("{path}.spec")));
             let own = template.metadata.as_ref().and_then(|own| own.annotations.as_ref());
             annotations::of_pod(&mut errors, own, spec, &format!("{path}.annotations"));
+            annotations::contradictions(&mut errors, own, spec, &format!("{path}.spec"));
         }
         None => errors.push(Invalid::required(format!("{path}.spec.containers"), "")),
     }
