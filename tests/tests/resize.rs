@@ -128,7 +128,7 @@ fn allocatable(machine: &Machine) -> anyhow::Result<i64> {
 /// More than the node has, and less than is in use.
 fn what_cannot_be_given(machine: &Machine, image: &str) -> anyhow::Result<()> {
     let refused = resize(machine, "a", "10k", "64Mi").map_or_else(|error| format!("{error:#}"), |()| String::new());
-    let why = "Node didn't have enough allocatable resources: cpu, requested: 10000300, allocatable: ";
+    let why = "node didn't have enough allocatable resources: cpu, requested: 10000300, allocatable: ";
     ensure!(refused.contains(why), "{refused}");
     let large = with_requests("large", image, 1000, "");
     apply(machine, &large)?;
