@@ -1,5 +1,5 @@
-//! News for watchers: which of a resource's changes concern them. Whoever wants one value of one
-//! field is not woken by the others, as with upstream's triggers
+//! Revisions of a resource's newest changes, by the watchers that they concern. A watch of one value
+//! of a field is not woken by changes of other objects, as with upstream's triggers
 //! (`k8s.io/apiserver/pkg/storage/cacher/cacher.go`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -60,7 +60,7 @@ impl News {
 #[derive(Debug)]
 pub(super) struct Watchers {
     all: Sender<News>,
-    /// Those of one value of a field, by field and value.
+    /// Senders to the watchers of one value of a field, by field and value.
     selective: BTreeMap<Box<str>, HashMap<Box<str>, Sender<News>>>,
 }
 
