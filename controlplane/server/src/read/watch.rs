@@ -52,9 +52,7 @@ enum Start {
 
 /// Answers a stream of frames.
 pub(crate) async fn watch(context: &mut Context) -> Result<Response, Failure> {
-    // The bookmark that ends the present has no form in a table.
-    let tables = !context.query.flag("sendInitialEvents");
-    let representation = negotiate_watch(&context.headers, tables)?;
+    let representation = negotiate_watch(&context.headers)?;
     let mut selection = Selection::read(&context.registration, &context.query)?;
     if context.info.named {
         selection = selection.only(&context.info.name);

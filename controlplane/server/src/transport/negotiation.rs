@@ -212,12 +212,12 @@ pub(crate) fn negotiate_review(headers: &HeaderMap, query: &Query) -> Result<Rep
     of_all(headers, query, |found| !matches!(found.shape, Shape::Table(_)))
 }
 
-/// Negotiates for the frames of a watch, which may be tables or not.
+/// Negotiates for the frames of a watch.
 ///
 /// # Errors
 /// 406 when what the client likes best is no stream.
-pub fn negotiate_watch(headers: &HeaderMap, tables: bool) -> Result<Representation, Failure> {
-    let found = best_of(headers, |found| tables || !matches!(found.shape, Shape::Table(_)));
+pub fn negotiate_watch(headers: &HeaderMap) -> Result<Representation, Failure> {
+    let found = best_of(headers, |_| true);
     let found = found.ok_or_else(|| Failure::accepts_only(ACCEPTED))?;
     Some(found)
         .filter(|representation| representation.encoding.streams())

@@ -183,12 +183,6 @@ async fn metadata_and_tables_are_negotiated_as_upstream_does() {
              application/vnd.kubernetes.protobuf",
         ),
         (
-            "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
-            TABLE,
-            "only the following media types are accepted: application/json, application/yaml, \
-             application/vnd.kubernetes.protobuf",
-        ),
-        (
             "/api/v1/namespaces/default/pods?watch=1",
             "application/yaml",
             "only the following media types are accepted: application/json;stream=watch, \

@@ -253,6 +253,27 @@ async fn tables_can_be_watched() {
     assert!(!first["columnDefinitions"].as_array().unwrap().is_empty());
     let second = frames.next().await.unwrap()["object"].clone();
     assert!(second["columnDefinitions"].as_array().unwrap().is_empty());
+    let path = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let mut frames = Frames::open(&api, &format!("{PODS}?{path}&includeObject=None"), table).await;
+    for name in ["a", "b"] {
+        let row = frames.next().await.unwrap()["object"]["rows"][0].clone();
+        assert_eq!((&row["cells"][0], &row["object"]), (&json!(name), &Value::Null));
+    }
+    let end = frames.next().await.unwrap();
+    assert_eq!(
+        (&end["type"], &end["object"]["kind"]),
+        (&json!("BOOKMARK"), &json!("Table"))
+    );
+    let row = &end["object"]["rows"][0];
+    assert_eq!(
+        (&row["cells"][0], &row["object"]["kind"]),
+        (&json!(""), &json!("PartialObjectMetadata"))
+    );
+    assert_eq!(
+        row["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
 }
 
 #[tokio::test(start_paused = true)]

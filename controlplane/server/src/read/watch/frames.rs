@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use api::{Object, go_json, protobuf};
+use api::{go_json, protobuf};
 use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::request::selection::Selection;
 use crate::server::{Clock, Shared};
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape};
 use crate::transport::respond::encode;
-use crate::transport::shape::{self, ListMeta, Row, Table};
+use crate::transport::shape::{self, ListMeta, Table};
 
 /// Type of an event, as the client sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,14 +191,7 @@ impl Frames {
             // The protobuf message omits all other fields.
             Body::Metadata(_) if self.encoding == Encoding::Protobuf => return self.wrap(kind.name(), bytes),
             Body::Metadata(version) => Ok(shape::partial_of(bytes, *version)),
-            Body::Table(table, headed) => {
-                let table = table.at((self.clock)());
-                let headed = std::mem::replace(headed, true);
-                self.registration
-                    .decode_shown(bytes)
-                    .map_err(Failure::internal)
-                    .map(|object| rows(&table, &*object, bytes, headed))
-            }
+            Body::Table(table, headed) => tabled(&self.registration, &table.at((self.clock)()), headed, bytes),
         };
         match shaped {
             Ok(shaped) => self.wrap(kind.name(), &shaped),
@@ -207,20 +200,22 @@ impl Frames {
     }
 
     /// A bookmark: no change, only a revision up to which all were sent. `mark` says that the synthetic events end here.
-    pub(super) fn bookmark(&self, revision: u64, mark: bool) -> Bytes {
+    pub(super) fn bookmark(&mut self, revision: u64, mark: bool) -> Bytes {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if mark && let Some(members) = metadata.as_object_mut() {
             members.insert("annotations".to_owned(), json!({"k8s.io/initial-events-end": "true"}));
         }
-        if let Body::Table(table, _) = &self.body {
-            let object = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
-            let row = Row {
-                cells: Vec::new(),
-                completed: None,
-                object: Some(encode(&object)),
+        if let Body::Table(table, headed) = &mut self.body {
+            let (kind, version) = (self.registration.kind, self.registration.api_version());
+            let object = encode(&json!({"kind": kind, "apiVersion": version, "metadata": metadata}));
+            let mut table = table.at((self.clock)());
+            if mark {
+                table.include_metadata();
+            }
+            return match tabled(&self.registration, &table, headed, &object) {
+                Ok(table) => self.wrap("BOOKMARK", &table),
+                Err(failure) => self.error(&failure),
             };
-            let metadata = ListMeta::at(revision.to_string());
-            return self.wrap("BOOKMARK", &table.rows_only(&metadata, &[row]));
         }
         let (kind, version) = (self.kind(), &self.api_version);
         self.wrap(
@@ -260,16 +255,17 @@ impl Frames {
     }
 }
 
-/// A table of one row.
-fn rows(table: &Table, object: &dyn Object, bytes: &[u8], headed: bool) -> Vec<u8> {
+/// A table of one row; the first of a watch has headings.
+fn tabled(kind: &api::Row, table: &Table, headed: &mut bool, bytes: &[u8]) -> Result<Vec<u8>, Failure> {
+    let object = kind.decode_shown(bytes).map_err(Failure::internal)?;
     let metadata = ListMeta::at(object.metadata().resource_version.clone().unwrap_or_default());
-    let rows = [table.row(object, bytes)];
-    let table = if headed {
+    let rows = [table.row(&*object, bytes)];
+    let table = if std::mem::replace(headed, true) {
         table.rows_only(&metadata, &rows)
     } else {
         table.document(&metadata, &rows)
     };
-    table.into()
+    Ok(table.into())
 }
 
 fn text(event: &str, object: &[u8]) -> Bytes {

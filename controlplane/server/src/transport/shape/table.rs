@@ -73,6 +73,13 @@ impl Table {
         Self { now, ..self.clone() }
     }
 
+    /// Lets rows carry metadata, whatever the client asked for.
+    pub(crate) fn include_metadata(&mut self) {
+        if self.include == IncludeObject::None {
+            self.include = IncludeObject::Metadata;
+        }
+    }
+
     /// Row of an object; `bytes` are its JSON.
     pub(crate) fn row(&self, object: &dyn Object, bytes: &[u8]) -> Row {
         Row {
