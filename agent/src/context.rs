@@ -124,6 +124,8 @@ pub struct ServiceProxy {
     pub node_ports: Vec<Cidr>,
     /// Port at which load balancers learn of the proxy's health.
     pub health_port: Option<u16>,
+    /// Address at which the proxy tells its metrics and its mode.
+    pub metrics_address: Option<SocketAddr>,
 }
 
 /// Thresholds of image garbage collection and of evictions. Without them nothing is removed.

@@ -1,6 +1,6 @@
 //! Resource usage and metrics.
 //!
-//! * [`own`], [`cadvisor`], [`probes`], [`measures`], [`slis`]: the endpoints
+//! * [`own`], [`cadvisor`], [`probes`], [`measures`], [`slis`]: the endpoints; [`proxy`]: those of the service proxy
 //! * [`disks`], [`disk_usage`], [`network`]: what they measure; [`requests`]: what they share
 //! * [`prometheus`]: the text format
 
@@ -12,5 +12,6 @@ mod network;
 pub(super) mod own;
 pub(crate) mod probes;
 mod prometheus;
+pub(crate) mod proxy;
 pub(crate) mod requests;
 pub(super) mod slis;

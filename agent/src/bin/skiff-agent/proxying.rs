@@ -1,6 +1,6 @@
 //! The part of the command line that says how traffic is led to Services. Names and values are those of kube-proxy.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use agent::ServiceProxy;
@@ -45,6 +45,9 @@ pub(crate) struct ProxyArguments {
     /// Port of all addresses at which load balancers learn whether to send to this node (/healthz, /livez); 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10256)]
     proxy_healthz_port: u16,
+    /// Where the service proxy answers as kube-proxy does (/healthz, /metrics, /proxyMode); with port 0 nowhere
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:10249")]
+    proxy_metrics_bind_address: SocketAddr,
     /// Enforcement of network policies
     #[arg(long, value_enum, default_value = "nftables")]
     network_policies: ProxyKind,
@@ -72,6 +75,7 @@ impl ProxyArguments {
             table: network::services::table(bridge),
             node_ports: node_ports.collect(),
             health_port: Some(self.proxy_healthz_port).filter(|port| *port != 0),
+            metrics_address: Some(self.proxy_metrics_bind_address).filter(|address| address.port() != 0),
         })
     }
 }

@@ -1,10 +1,11 @@
 //! Answers health checks of load balancers: at each `healthCheckNodePort` whether the node has
 //! endpoints of a Service (`pkg/proxy/healthcheck/service_health.go`), and at a port for all
-//! Services whether the node leads to them at all ([`proxy_health`](super::proxy_health)).
+//! Services whether the node leads to them at all ([`proxy_health`](super::proxy_health)); at one
+//! more port the proxy's metrics are told.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::proxy_health::ProxyHealth;
+use crate::context::{Context, ServiceProxy};
+use crate::serve::metrics;
 
 /// Maximum number of connections to all ports, and of one client; further ones are closed at once.
 const CONNECTIONS: usize = 256;
@@ -50,13 +53,19 @@ pub(super) struct HealthChecks {
 }
 
 impl HealthChecks {
-    /// Tells the proxy's health at a port, if there is one.
-    pub(super) fn new(proxy: Arc<ProxyHealth>, port: Option<u16>) -> Self {
+    /// Tells the proxy's health and its metrics at their ports, if there are any.
+    pub(super) fn new(context: &Arc<Context>, proxy: Arc<ProxyHealth>, wanted: &ServiceProxy) -> Self {
         let (mut servers, places) = (JoinSet::new(), Shares::new(CONNECTIONS, CONNECTIONS_EACH));
-        if let Some(port) = port {
+        if let Some(port) = wanted.health_port {
             let own = Arc::clone(&proxy);
             let answer: Answer = Arc::new(move |path: &str| own.answer(path));
-            servers.spawn(listen(port, answer, Arc::clone(&places)));
+            servers.spawn(listen(everywhere(port), answer, Arc::clone(&places)));
+        }
+        if let Some(address) = wanted.metrics_address {
+            let (own, context) = (Arc::clone(&proxy), Arc::clone(context));
+            let answer: Answer =
+                Arc::new(move |path: &str| metrics::proxy::at(path, &context.programmed, &own.counts()));
+            servers.spawn(listen(address, answer, Arc::clone(&places)));
         }
         Self {
             servers,
@@ -86,33 +95,35 @@ impl HealthChecks {
             let told = Arc::new(Mutex::new(check));
             let (own, proxy) = (Arc::clone(&told), Arc::clone(&self.proxy));
             let answer: Answer = Arc::new(move |_: &str| of_service(&own, proxy.is_healthy()));
-            let server = self.servers.spawn(listen(port, answer, Arc::clone(&self.places)));
+            let server = self
+                .servers
+                .spawn(listen(everywhere(port), answer, Arc::clone(&self.places)));
             self.ports.insert(port, (server, told));
         }
     }
 }
 
-/// Binds a port of all addresses, as soon as no other program has it.
-async fn bind(port: u16) -> TcpListener {
+/// A port of all addresses.
+fn everywhere(port: u16) -> SocketAddr {
+    (Ipv4Addr::UNSPECIFIED, port).into()
+}
+
+/// Binds an address, as soon as no other program has it.
+async fn bind(address: SocketAddr) -> TcpListener {
     let mut is_told = false;
     loop {
-        let any = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await;
-        let listener = match any {
-            Ok(listener) => Ok(listener),
-            Err(_) => TcpListener::bind(("0.0.0.0", port)).await,
-        };
-        match listener {
+        match crate::serve::listen(address).await {
             Ok(listener) => return listener,
             Err(_) if is_told => {}
-            Err(error) => warn!(port, %error, "load balancers are not told of the health of Services here"),
+            Err(error) => warn!(%address, %error, "nothing tells of Services here until no other program does"),
         }
         is_told = true;
         sleep(RETRY).await;
     }
 }
 
-async fn listen(port: u16, answer: Answer, places: Arc<Shares>) {
-    let listener = bind(port).await;
+async fn listen(address: SocketAddr, answer: Answer, places: Arc<Shares>) {
+    let listener = bind(address).await;
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, client)) = listener.accept().await else {
@@ -166,10 +177,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_port_is_taken_once_another_program_leaves_it() {
         let other = TcpListener::bind("0.0.0.0:0").await.unwrap();
-        let port = other.local_addr().unwrap().port();
-        let mut bound = Box::pin(bind(port));
+        let address = other.local_addr().unwrap();
+        let mut bound = Box::pin(bind(address));
         timeout(Duration::from_mins(1), &mut bound).await.unwrap_err();
         drop(other);
-        assert_eq!(bound.await.local_addr().unwrap().port(), port);
+        assert_eq!(bound.await.local_addr().unwrap().port(), address.port());
     }
 }

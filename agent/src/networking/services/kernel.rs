@@ -46,7 +46,7 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// `None` if another proxy serves Services.
-    pub(super) fn open(context: &Context) -> Option<Self> {
+    pub(super) fn open(context: &Arc<Context>) -> Option<Self> {
         let wanted = context.config.service_proxy.as_ref()?;
         let config = Config {
             table: wanted.table.clone(),
@@ -69,7 +69,7 @@ impl Kernel {
             filled: false,
             due: None,
             retry: RETRY,
-            health: HealthChecks::new(Arc::clone(&told), wanted.health_port),
+            health: HealthChecks::new(context, Arc::clone(&told), wanted),
             told,
         })
     }

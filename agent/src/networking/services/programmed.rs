@@ -1,7 +1,21 @@
-//! Counts of changes of the kernel's tables.
+//! Counts of changes of the kernel's tables, and of questions for the service proxy's health.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use agent_plan::Timestamp;
+
+/// Times and health checks of the service proxy, for the metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProxyCounts {
+    /// Time of the latest change.
+    pub(crate) queued: Option<Timestamp>,
+    /// Time at which the kernel had all changes.
+    pub(crate) updated: Option<Timestamp>,
+    /// Number of answers by path and status.
+    pub(crate) checks: BTreeMap<(&'static str, u16), u64>,
+}
 
 /// Number of changes of the tables, for the metrics.
 #[derive(Debug, Default)]

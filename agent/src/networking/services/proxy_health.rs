@@ -2,10 +2,9 @@
 //! load balancers send nothing new to a node whose rules are old, or that is about to go.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_plan::Timestamp;
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::X_CONTENT_TYPE_OPTIONS;
@@ -14,6 +13,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::programmed::ProxyCounts;
 use crate::clock::Clock;
 use crate::context::Context;
 
@@ -37,8 +37,7 @@ pub(super) struct ProxyHealth {
 struct Synced {
     /// Time of the oldest change that the kernel does not have.
     queued: Option<Instant>,
-    /// Time at which the kernel had all changes.
-    updated: Option<Timestamp>,
+    counts: ProxyCounts,
 }
 
 #[derive(Serialize)]
@@ -74,19 +73,31 @@ impl ProxyHealth {
 
     /// Notes a change that the kernel does not have.
     pub(super) fn queued(&self) {
-        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let queued = Some((self.clock)());
+        let mut synced = self.synced();
         synced.queued.get_or_insert_with(Instant::now);
+        synced.counts.queued = queued;
     }
 
     /// Notes that the kernel has all changes.
     pub(super) fn updated(&self) {
         let updated = Some((self.clock)());
-        *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Synced { queued: None, updated };
+        let mut synced = self.synced();
+        synced.queued = None;
+        synced.counts.updated = updated;
+    }
+
+    pub(super) fn counts(&self) -> ProxyCounts {
+        self.synced().counts.clone()
+    }
+
+    fn synced(&self) -> MutexGuard<'_, Synced> {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True unless a change is late.
     pub(super) fn is_healthy(&self) -> bool {
-        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = self.synced();
         synced.queued.is_none_or(|queued| queued.elapsed() < TIMEOUT)
     }
 
@@ -104,7 +115,7 @@ impl ProxyHealth {
     }
 
     pub(super) fn answer(&self, path: &str) -> Response {
-        let Some((passes, report)) = self.report(path) else {
+        let Some((path, passes, report)) = self.report(path) else {
             return (StatusCode::NOT_FOUND, "404 page not found\n").into_response();
         };
         let status = if passes {
@@ -112,20 +123,20 @@ impl ProxyHealth {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
+        *self.synced().counts.checks.entry((path, status.as_u16())).or_default() += 1;
         (status, [(X_CONTENT_TYPE_OPTIONS, "nosniff")], axum::Json(report)).into_response()
     }
 
-    /// Outcome of the check at a path, and its report. The node counts for `/healthz` alone.
-    fn report(&self, path: &str) -> Option<(bool, Report)> {
-        let node_eligible = match path {
-            "/healthz" => Some(self.is_eligible()),
-            "/livez" => None,
+    /// Path and outcome of a check, and its report. The node counts for `/healthz` alone.
+    fn report(&self, path: &str) -> Option<(&'static str, bool, Report)> {
+        let (path, node_eligible) = match path {
+            "/healthz" => ("/healthz", Some(self.is_eligible())),
+            "/livez" => ("/livez", None),
             _ => return None,
         };
         let (healthy, now) = (self.is_healthy(), (self.clock)().to_string());
         let passes = healthy && node_eligible != Some(false);
-        let synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
-        let updated = synced.updated.map(|updated| updated.to_string());
+        let updated = self.synced().counts.updated.map(|updated| updated.to_string());
         let mut status = BTreeMap::new();
         if let Some(last_updated) = &updated {
             status.extend(self.families.iter().map(|family| {
@@ -141,12 +152,13 @@ impl ProxyHealth {
             healthy,
             status,
         };
-        Some((passes, report))
+        Some((path, passes, report))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use agent_plan::Timestamp;
     use serde_json::{Value, from_value, json};
 
     use super::*;
@@ -155,7 +167,7 @@ mod tests {
 
     fn checks(health: &ProxyHealth) -> [(bool, Value); 2] {
         ["/healthz", "/livez"].map(|path| {
-            let (passes, report) = health.report(path).unwrap();
+            let (_, passes, report) = health.report(path).unwrap();
             (passes, serde_json::to_value(report).unwrap())
         })
     }
@@ -202,5 +214,7 @@ mod tests {
         health.queued();
         tokio::time::advance(TIMEOUT).await;
         assert!(checks(&health).iter().all(|(passes, _)| !passes), "the rules are old");
+        assert_eq!(health.answer("/livez").status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(health.counts().checks, BTreeMap::from([(("/livez", 503), 1)]));
     }
 }

@@ -29,7 +29,8 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     let counts = context.started.counts();
     all.extend(begun(&counts));
     all.extend(upkeep(&counts));
-    all.extend(programmed(&context));
+    all.extend(transactions(&context.programmed));
+    all.extend(policies(&context));
     all.extend(process());
     all.push(start_time());
     for family in all {
@@ -45,7 +46,7 @@ pub(in crate::serve) async fn probes(State(context): State<Arc<Context>>) -> Res
     answer(text)
 }
 
-fn build() -> Family<'static> {
+pub(super) fn build() -> Family<'static> {
     let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
     let help = "[BETA] A metric with a constant '1' value labeled by major, minor and git version from which \
                 Kubernetes was built.";
@@ -169,34 +170,40 @@ fn upkeep(counts: &Counts) -> [Family<'static>; 3] {
     ]
 }
 
-/// Transactions of Services, with kube-proxy's metric names, and of network policies.
-fn programmed(context: &Context) -> [Family<'static>; 4] {
-    let [services, service_failures] = counts(&context.programmed);
-    let [policies, policy_failures] = counts(&context.admissions.programmed);
+/// Transactions of Services, with kube-proxy's metric names.
+pub(super) fn transactions(programmed: &Programmed) -> [Family<'static>; 2] {
+    let [took, failures] = counts(programmed);
     [
         Family::new(
             "histogram",
             "kubeproxy_sync_proxy_rules_duration_seconds",
             "[ALPHA] SyncProxyRules latency in seconds",
-            services,
+            took,
         ),
         Family::new(
             "counter",
             "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
             "[ALPHA] Cumulative proxy nftables sync failures",
-            service_failures,
+            failures,
         ),
+    ]
+}
+
+/// Transactions of network policies.
+fn policies(context: &Context) -> [Family<'static>; 2] {
+    let [took, failures] = counts(&context.admissions.programmed);
+    [
         Family::new(
             "histogram",
             "skiff_network_policy_sync_duration_seconds",
             "Time to bring the kernel's tables of NetworkPolicies up to date, in seconds",
-            policies,
+            took,
         ),
         Family::new(
             "counter",
             "skiff_network_policy_sync_failures_total",
             "Changes of NetworkPolicies that the kernel refused",
-            policy_failures,
+            failures,
         ),
     ]
 }
@@ -345,7 +352,7 @@ fn own_stat(field: usize) -> Option<u64> {
     rest.split_whitespace().nth(field.checked_sub(3)?)?.parse().ok()
 }
 
-fn process() -> Vec<Family<'static>> {
+pub(super) fn process() -> Vec<Family<'static>> {
     let ticks = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
     let ticks = number(u64::try_from(ticks).unwrap_or(100));
     let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096);
