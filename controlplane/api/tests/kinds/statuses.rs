@@ -125,6 +125,9 @@ fn containers_that_have_ended_for_good_stay_so() {
     let wrong =
         "status.ephemeralContainerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state";
     assert_eq!(changed("", "pods", &ended, &runs), [wrong]);
+    // A merge of a state into another one leaves both.
+    let both = added(json!({"running": {}, "waiting": {}}));
+    assert!(changed("", "pods", &runs, &both).is_empty());
 }
 
 #[test]

@@ -49,7 +49,6 @@ pub(super) fn validate(new: &Pod, old: &Pod) -> Vec<Invalid> {
         ),
     ] {
         let (new, old) = (new.as_deref().unwrap_or_default(), old.as_deref().unwrap_or_default());
-        one_state(&mut errors, new, path);
         if let Some(spec) = spec {
             ends(&mut errors, &Leaving::of(spec, group), (new, old), path);
         }
@@ -150,21 +149,6 @@ fn addresses(errors: &mut Vec<Invalid>, texts: &[&str], path: &str) {
         let shown: Vec<_> = texts.iter().map(|text| json!({ "IP": text })).collect();
         let detail = "may specify no more than one IP for each IP family";
         errors.push(Invalid::rendered(path, json!(shown).to_string(), detail));
-    }
-}
-
-fn one_state(errors: &mut Vec<Invalid>, statuses: &[ContainerStatus], path: &str) {
-    for (index, status) in statuses.iter().enumerate() {
-        let Some(state) = &status.state else { continue };
-        let set = [
-            state.waiting.is_some(),
-            state.running.is_some(),
-            state.terminated.is_some(),
-        ];
-        if set.into_iter().filter(|set| *set).count() > 1 {
-            let detail = "may not have more than one of waiting, running and terminated";
-            errors.push(Invalid::forbidden(format!("{path}[{index}].state"), detail));
-        }
     }
 }
 
