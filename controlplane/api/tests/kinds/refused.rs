@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use crate::every::fixture;
 
+const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+
 /// The fixture with a JSON merge patch, decoded and defaulted.
 pub(crate) fn with(row: &Registration, patch: &Value) -> Box<dyn Object> {
     let mut value: Value = serde_json::from_slice(&fixture(row)).unwrap();
@@ -55,8 +57,7 @@ pub(crate) fn update_refused(group: &str, plural: &str, patch: &Value, expected:
 
 #[test]
 fn metadata() {
-    let label = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-    let name = format!("metadata.name: Invalid value: \"Web_1\": {label}");
+    let name = format!("metadata.name: Invalid value: \"Web_1\": {SUBDOMAIN}");
     refused("", "configmaps", &json!({"metadata": {"name": "Web_1"}}), &[&name]);
     refused(
         "",
@@ -265,6 +266,16 @@ fn what_the_node_agent_cannot_do_names_its_field() {
         let pod = json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}});
         let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
         refused("", "pods", &pod, &expected);
+    }
+    let wrong = format!("spec.volumes[0].csi.name: Invalid value: \"A_b\": {SUBDOMAIN}");
+    for (name, wrong) in [
+        ("", "spec.volumes[0].csi.nodePublishSecretRef.name: Required value"),
+        ("A_b", wrong.as_str()),
+    ] {
+        let csi = json!({"driver": "d.example.com", "nodePublishSecretRef": {"name": name}});
+        let pod =
+            json!({"spec": {"volumes": [{"name": "v", "csi": csi}], "containers": [{"name": "a", "image": "b"}]}});
+        refused("", "pods", &pod, &[wrong]);
     }
     let volume = json!({"name": "v", "hostPath": {"path": "/", "type": "X"}});
     let kinds = "\"\", \"BlockDevice\", \"CharDevice\", \"Directory\", \"DirectoryOrCreate\", \"File\", \"FileOrCreate\", \"Socket\"";

@@ -84,11 +84,11 @@ fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(csi) = &volume.csi {
         csi_driver(errors, &format!("{path}.csi.driver"), &csi.driver);
         if let Some(secret) = &csi.node_publish_secret_ref {
-            required(
-                errors,
-                &format!("{path}.csi.nodePublishSecretRef.name"),
-                Some(&secret.name),
-            );
+            let (path, name) = (format!("{path}.csi"), &secret.name);
+            if required(errors, &format!("{path}.nodePublishSecretRef.name"), Some(name)) {
+                // Upstream's path of it (`validateCSIVolumeSource`).
+                each(errors, &format!("{path}.name"), name, names::dns1123_subdomain(name));
+            }
         }
     }
     if let Some(empty) = &volume.empty_dir {
