@@ -114,7 +114,7 @@ async fn a_definition_goes_with_its_objects() {
 #[tokio::test]
 async fn what_is_wrong_with_a_definition_is_told_in_upstreams_words() {
     let api = Api::start().await;
-    let cases: [(&str, Value, &str); 9] = [
+    let cases: [(&str, Value, &str); 10] = [
         (
             "/metadata/name",
             json!("x.example.com"),
@@ -134,6 +134,11 @@ async fn what_is_wrong_with_a_definition_is_told_in_upstreams_words() {
             "/spec/versions/0/storage",
             json!(false),
             "must have exactly one version marked as storage version",
+        ),
+        (
+            "/spec/versions",
+            json!(null),
+            "spec.versions: Invalid value: null: must have exactly one version marked as storage version",
         ),
         (
             "/spec/versions/0/schema",

@@ -140,7 +140,8 @@ fn versions(errors: &mut Vec<Invalid>, versions: &[CustomResourceDefinitionVersi
             own.for_each(|(index, own)| column(errors, &format!("{place}.additionalPrinterColumns[{index}]"), own));
         }
     }
-    let shown = || json!(versions).to_string();
+    // Versions that are left out, in Go's words.
+    let shown = || json!(Some(versions).filter(|versions| !versions.is_empty())).to_string();
     if !is_unique {
         errors.push(Invalid::rendered(
             "spec.versions",
@@ -296,10 +297,8 @@ pub(super) fn status(definition: &CustomResourceDefinition) -> Vec<Invalid> {
     const PATH: &str = "status.storedVersions";
     let mut errors = accepted_names(definition);
     let status = definition.status.as_ref();
-    let stored = status
-        .and_then(|status| status.stored_versions.as_deref())
-        .unwrap_or_default();
-    let shown = || json!(stored).to_string();
+    let given = status.and_then(|status| status.stored_versions.as_deref());
+    let (stored, shown) = (given.unwrap_or_default(), || json!(given).to_string());
     if stored.is_empty() {
         errors.push(Invalid::rendered(
             PATH,
