@@ -8,29 +8,33 @@ use tokio::sync::watch::{Receiver, Sender};
 
 use crate::object::entry::{Entry, Event};
 
-/// Most revisions that are kept.
+/// Most runs that are kept.
 const KEPT: usize = 16;
+/// Longest distance of two changes that may become one run. Far less than any history, so that it
+/// reaches back from a change to the one before it in the same run.
+const NEAR: u64 = 64;
 
 /// Revisions of the newest changes that concern a set of watchers.
 #[derive(Debug)]
 pub(crate) struct News {
     /// Changes up to this revision are unknown.
     floor: u64,
-    /// All those after it, oldest first.
-    revisions: VecDeque<u64>,
+    /// Runs of those after it, oldest first: their first and last changes. A run of several changes
+    /// may have more in between; there is none between two runs, however long a silence that was.
+    runs: VecDeque<(u64, u64)>,
 }
 
 impl News {
     fn new(floor: u64) -> Self {
         Self {
             floor,
-            revisions: VecDeque::new(),
+            runs: VecDeque::new(),
         }
     }
 
     /// Revision of the newest change.
     pub(super) fn last(&self) -> u64 {
-        self.revisions.back().copied().unwrap_or(self.floor)
+        self.runs.back().map_or(self.floor, |(_, last)| *last)
     }
 
     /// Revision from which on there is something new for a watcher that has seen everything up to
@@ -42,17 +46,29 @@ impl News {
         if self.floor > seen {
             return Some(seen);
         }
-        let first = self.revisions.iter().find(|revision| **revision > seen)?;
-        Some(first.saturating_sub(1))
+        let (first, _) = self.runs.iter().find(|(_, last)| *last > seen)?;
+        Some(seen.max(first.saturating_sub(1)))
     }
 
     fn add(&mut self, revision: u64) {
-        if self.revisions.len() == KEPT
-            && let Some(oldest) = self.revisions.pop_front()
-        {
-            self.floor = oldest;
+        if self.runs.len() == KEPT {
+            self.shorten();
         }
-        self.revisions.push_back(revision);
+        self.runs.push_back((revision, revision));
+    }
+
+    /// Joins the two oldest runs that are near each other, or else drops the oldest.
+    fn shorten(&mut self) {
+        let mut pairs = self.runs.iter().zip(self.runs.iter().skip(1));
+        let near = pairs.position(|(one, next)| next.0.saturating_sub(one.1) <= NEAR);
+        if let Some(index) = near
+            && let Some((_, last)) = self.runs.remove(index + 1)
+            && let Some(run) = self.runs.get_mut(index)
+        {
+            run.1 = last;
+        } else if let Some((_, last)) = self.runs.pop_front() {
+            self.floor = last;
+        }
     }
 }
 
@@ -130,5 +146,34 @@ fn add(sender: &Sender<News>, revision: u64, woken: &mut Woken) {
 pub(crate) fn wake(woken: &Woken) {
     for sender in woken {
         sender.send_modify(|_| {});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_after_a_long_silence_is_known_to_be_all_there_is() {
+        let mut news = News::new(0);
+        news.add(5);
+        for revision in 10_000..10_100 {
+            news.add(revision);
+        }
+        for (seen, expected) in [
+            (5, Some(9_999)),
+            (9_000, Some(9_999)),
+            (10_050, Some(10_050)),
+            (10_098, Some(10_098)),
+            (10_099, None),
+        ] {
+            assert_eq!(news.after(seen), expected, "{seen}");
+        }
+        for revision in (21_000..=40_000).step_by(1000) {
+            news.add(revision);
+        }
+        assert_eq!(news.runs.len(), KEPT);
+        assert_eq!(news.after(5), Some(5), "too many silences ago");
+        assert_eq!(news.after(24_500), Some(24_999));
     }
 }
