@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
+use nix::unistd::{dup2_stderr, dup2_stdout};
 use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 
@@ -33,7 +34,7 @@ const LARGEST: u64 = 32 << 20;
 /// Starts logging what passes `filter` to standard error. Dropping the returned guard waits, for a
 /// second at most, until the last lines are written.
 pub fn start(filter: EnvFilter) -> io::Result<Guard> {
-    let file = std::env::var_os(FILE).and_then(|path| Rotated::open(path.into(), LARGEST).ok());
+    let file = std::env::var_os(FILE).and_then(|path| Rotated::open(path.into(), LARGEST, redirect).ok());
     let (log, guard) = match file {
         Some(file) => to(file)?,
         None => to(io::stderr())?,
@@ -45,6 +46,13 @@ pub fn start(filter: EnvFilter) -> io::Result<Guard> {
         .init();
     std::panic::set_hook(Box::new(|panic| error!(backtrace = %Backtrace::capture(), "{panic}")));
     Ok(guard)
+}
+
+/// Makes a file the standard output and error of this process, which others write to as well: what
+/// is not logged, such as a failed allocation, would go on into the file that was put aside.
+fn redirect(file: &File) {
+    // After a failure they stay on the file that was put aside.
+    dup2_stdout(file).and_then(|()| dup2_stderr(file)).ok();
 }
 
 fn to(writer: impl Write + Send + 'static) -> io::Result<(Log, Guard)> {
@@ -68,10 +76,12 @@ struct Rotated {
     file: File,
     size: u64,
     largest: u64,
+    /// Told of each file that takes the place of one put aside.
+    replaced: fn(&File),
 }
 
 impl Rotated {
-    fn open(path: PathBuf, largest: u64) -> io::Result<Self> {
+    fn open(path: PathBuf, largest: u64, replaced: fn(&File)) -> io::Result<Self> {
         let file = Self::open_file(&path)?;
         let size = file.metadata()?.len();
         Ok(Self {
@@ -79,6 +89,7 @@ impl Rotated {
             file,
             size,
             largest,
+            replaced,
         })
     }
 
@@ -96,6 +107,7 @@ impl Write for Rotated {
             // opened after it was put aside is opened then.
             drop(std::fs::rename(&self.path, self.path.with_added_extension("1")));
             if let Ok(file) = Self::open_file(&self.path) {
+                (self.replaced)(&file);
                 self.file = file;
             }
         }
@@ -249,13 +261,14 @@ mod tests {
         let aside = path.with_added_extension("1");
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
         std::fs::write(&path, "from before\n").unwrap();
-        let mut file = Rotated::open(path.clone(), 16).unwrap();
+        let told = |mut file: &File| file.write_all(b"begun\n").unwrap();
+        let mut file = Rotated::open(path.clone(), 16, told).unwrap();
         for line in ["one\n", "two\n", "three\n"] {
             file.write_all(line.as_bytes()).unwrap();
         }
         assert_eq!(
             (read(&aside), read(&path)),
-            ("from before\none\n".to_owned(), "two\nthree\n".to_owned())
+            ("from before\none\n".to_owned(), "begun\ntwo\nthree\n".to_owned())
         );
         for path in [path, aside] {
             std::fs::remove_file(path).unwrap();
