@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
 
 /// Address that every virtual machine has behind the NAT of `VirtualBox` or QEMU.
 const NAT: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
@@ -73,16 +74,26 @@ fn is_nats(address: IpAddr, routes: &str) -> bool {
     address == NAT && routes.lines().any(is_its)
 }
 
-/// Returns the first other IPv4 address of an interface that is no bridge.
+/// Returns an IPv4 address of an interface that is no bridge.
 fn another() -> Option<IpAddr> {
     let is_bridge = |held: &InterfaceAddress| {
         let interface = Path::new("/sys/class/net").join(&held.interface_name);
         interface.join("bridge").exists()
     };
     let held = getifaddrs().ok()?.filter(|held| !is_bridge(held));
-    let mut addresses = held.filter_map(|held| Some(held.address?.as_sockaddr_in()?.ip()));
-    let other = addresses.find(|address| !address.is_loopback() && !address.is_link_local() && *address != NAT);
-    other.map(IpAddr::V4)
+    let addresses = held.filter_map(|held| {
+        let has_one_peer = held.flags.contains(InterfaceFlags::IFF_POINTOPOINT);
+        Some((held.address?.as_sockaddr_in()?.ip(), has_one_peer))
+    });
+    first(addresses).map(IpAddr::V4)
+}
+
+/// The first address that other machines may reach. Those of links with one peer, such as tunnels
+/// of a VPN, which come and go, are the last choice.
+fn first(addresses: impl Iterator<Item = (Ipv4Addr, bool)>) -> Option<Ipv4Addr> {
+    let others = addresses.filter(|(own, _)| !own.is_loopback() && !own.is_link_local() && *own != NAT);
+    let (chosen, _) = others.min_by_key(|(_, has_one_peer)| *has_one_peer)?;
+    Some(chosen)
 }
 
 #[cfg(test)]
@@ -117,6 +128,21 @@ mod tests {
             (vec![v6, own], Some(v4), vec![v6, own]),
         ] {
             assert_eq!(with_another(chosen.clone(), routes, || other), expected, "{chosen:?}");
+        }
+    }
+
+    #[test]
+    fn a_tunnel_gives_the_address_where_no_other_interface_has_one() {
+        let [lan, other, vpn] = [[192, 0, 2, 7], [192, 0, 2, 8], [100, 64, 0, 1]].map(Ipv4Addr::from);
+        for (held, expected) in [
+            (vec![(vpn, true), (lan, false), (other, false)], Some(lan)),
+            (vec![(NAT, false), (vpn, true)], Some(vpn)),
+            (
+                vec![(Ipv4Addr::LOCALHOST, false), (Ipv4Addr::new(169, 254, 0, 1), false)],
+                None,
+            ),
+        ] {
+            assert_eq!(first(held.clone().into_iter()), expected, "{held:?}");
         }
     }
 
