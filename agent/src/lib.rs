@@ -254,6 +254,7 @@ pub async fn run(
     tasks.spawn(networking::dns::run(Arc::clone(&context), named));
     tasks.spawn(networking::routes::run(Arc::clone(&context), routes));
     tasks.spawn(node::qos::run(Arc::clone(&context)));
+    tasks.spawn(node::oom::run(Arc::clone(&context)));
     tasks.spawn(networking::repair::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     // Set here only.

@@ -3,6 +3,7 @@
 //! * [`object`]: what the Node says
 //! * [`machine`], [`apparmor`], [`selinux`], [`lock`]: the machine below
 //! * [`measure`], [`pressure`], [`qos`]: usage, evictions, and the cgroups of the classes of quality of service
+//! * [`oom`]: events of processes that the kernel ended
 //! * [`shutdown`]: shutdown of the machine
 
 pub(crate) mod apparmor;
@@ -10,6 +11,7 @@ pub mod lock;
 pub mod machine;
 pub(crate) mod measure;
 mod object;
+pub(crate) mod oom;
 pub(crate) mod pressure;
 pub(crate) mod qos;
 pub(crate) mod selinux;
