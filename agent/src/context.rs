@@ -50,6 +50,7 @@ use crate::pod::started::StartCounts;
 use crate::pod::users::UserIds;
 use crate::serve::access::reviews::Access;
 use crate::serve::metrics::probes::Probes;
+use crate::serve::metrics::pulls::PullTimes;
 use crate::serve::metrics::requests::{Asking, Looks};
 
 /// Age of the last renewal of the Node's Lease from which on the control plane may take the node for
@@ -248,6 +249,8 @@ pub struct Context {
     pub(crate) counting: Arc<tokio::sync::Mutex<()>>,
     /// Counts of containers' probes.
     pub(crate) probes: Probes,
+    /// Durations of image pulls.
+    pub(crate) pull_times: PullTimes,
     /// Firewall that drops pods' packets, if there is one.
     pub(crate) blocked: watch::Sender<Option<String>>,
     /// State of the routes to other nodes' pods.

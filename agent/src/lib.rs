@@ -167,6 +167,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         asking: serve::metrics::requests::Asking::default(),
         counting: Arc::default(),
         probes: serve::metrics::probes::Probes::default(),
+        pull_times: serve::metrics::pulls::PullTimes::default(),
         blocked: watch::Sender::new(None),
         routed: watch::Sender::new(Routed::default()),
         rerouted: Notify::new(),

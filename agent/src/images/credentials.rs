@@ -169,6 +169,12 @@ impl ImagePullRecords {
         }
     }
 
+    /// Numbers of names that are being pulled with credentials, and of images on record.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let known = self.known();
+        (known.intents.len(), known.records.len())
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
 //! Resource usage and metrics.
 //!
 //! * [`own`], [`cadvisor`], [`probes`], [`measures`], [`slis`]: the endpoints; [`proxy`]: those of the service proxy
-//! * [`disks`], [`disk_usage`], [`network`]: what they measure; [`requests`]: what they share
+//! * [`disks`], [`disk_usage`], [`network`], [`pulls`]: what they measure; [`requests`]: what they share
 //! * [`prometheus`]: the text format
 
 pub(super) mod cadvisor;
@@ -13,5 +13,6 @@ pub(super) mod own;
 pub(crate) mod probes;
 mod prometheus;
 pub(crate) mod proxy;
+pub(crate) mod pulls;
 pub(crate) mod requests;
 pub(super) mod slis;

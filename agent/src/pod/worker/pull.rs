@@ -250,6 +250,7 @@ impl Worker {
             match (image, took) {
                 (Ok(image), None) => self.present(container, &wanted, image),
                 (Ok(image), Some((took, whole))) => {
+                    self.context.pull_times.count(image.size, whole);
                     let (name, took, whole) = (&wanted.name, told(took), told(whole));
                     info!(pod = %self.id(), image = name, took, "pulled");
                     let text = format!(

@@ -26,6 +26,8 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     all.push(containers(&context).await);
     all.extend(volumes(&context).await);
     all.push(preemptions(&context.preempted));
+    all.push(context.pull_times.family());
+    all.extend(pull_records(context.pull_records.counts()));
     let counts = context.started.counts();
     all.extend(begun(&counts));
     all.extend(upkeep(&counts));
@@ -166,6 +168,26 @@ fn upkeep(counts: &Counts) -> [Family<'static>; 3] {
             "kubelet_image_garbage_collected_total",
             "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
             [(labels(&[("reason", "space")]), images)],
+        ),
+    ]
+}
+
+/// Numbers of intents and of images on record.
+fn pull_records((intents, images): (usize, usize)) -> [Family<'static>; 2] {
+    let one = |name, help, count: usize| {
+        let count = u64::try_from(count).map(number).ok();
+        Family::new("gauge", name, help, [(String::new(), count)])
+    };
+    [
+        one(
+            "kubelet_imagemanager_ondisk_pullintents",
+            "[ALPHA] Number of ImagePullIntents stored on disk.",
+            intents,
+        ),
+        one(
+            "kubelet_imagemanager_ondisk_pulledrecords",
+            "[ALPHA] Number of ImagePulledRecords stored on disk.",
+            images,
         ),
     ]
 }

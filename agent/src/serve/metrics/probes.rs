@@ -8,7 +8,7 @@ use agent_plan::pod::pods;
 use agent_plan::pod::probe::Kind;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::prometheus::{Family, labels, number};
+use super::prometheus::{Family, Histogram, labels, number};
 
 /// Upper bounds of the duration buckets in seconds: Prometheus' defaults.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -24,11 +24,9 @@ type OfPod = BTreeMap<(String, &'static str), Counted>;
 struct Counted {
     namespace: String,
     pod: String,
-    successful: u64,
     failed: u64,
-    /// Buckets and sum of the durations of successful probes, as upstream.
-    within: [u64; BOUNDS.len()],
-    took: Duration,
+    /// Durations of successful probes, as upstream.
+    successful: Histogram<{ BOUNDS.len() }>,
 }
 
 impl Probes {
@@ -43,11 +41,7 @@ impl Probes {
             counted.failed += 1;
             return;
         }
-        counted.successful += 1;
-        counted.took = counted.took.saturating_add(took);
-        for (bound, within) in BOUNDS.iter().zip(&mut counted.within) {
-            *within += u64::from(took.as_secs_f64() <= *bound);
-        }
+        counted.successful.observe(&BOUNDS, took);
     }
 
     pub(crate) fn forget(&self, uid: &str) {
@@ -64,13 +58,15 @@ impl Probes {
                     ("namespace", &counted.namespace),
                     ("pod", &counted.pod),
                 ];
-                for (result, count) in [("failed", counted.failed), ("successful", counted.successful)] {
+                let successful = counted.successful.count();
+                for (result, count) in [("failed", counted.failed), ("successful", successful)] {
                     let more = [("pod_uid", uid.as_str()), ("probe_type", kind), ("result", result)];
                     let known = (count > 0).then(|| number(count));
                     results.push((labels(&[names.as_slice(), &more].concat()), known));
                 }
-                if counted.successful > 0 {
-                    counted.times(&[names.as_slice(), &[("probe_type", kind)]].concat(), &mut times);
+                if successful > 0 {
+                    let names = [names.as_slice(), &[("probe_type", kind)]].concat();
+                    times.extend(counted.successful.samples(&BOUNDS, &names));
                 }
             }
         }
@@ -82,20 +78,6 @@ impl Probes {
         Family::new("counter", "prober_probe_total", total, results).write(&mut text, None);
         Family::new("histogram", "prober_probe_duration_seconds", duration, times).write(&mut text, None);
         text
-    }
-}
-
-impl Counted {
-    fn times(&self, names: &[(&str, &str)], into: &mut Vec<(String, Option<f64>)>) {
-        for (bound, within) in BOUNDS.iter().zip(self.within) {
-            let bound = bound.to_string();
-            let all = labels(&[names, &[("le", bound.as_str())]].concat());
-            into.push((format!("_bucket{all}"), Some(number(within))));
-        }
-        let all = labels(&[names, &[("le", "+Inf")]].concat());
-        into.push((format!("_bucket{all}"), Some(number(self.successful))));
-        into.push((format!("_sum{}", labels(names)), Some(self.took.as_secs_f64())));
-        into.push((format!("_count{}", labels(names)), Some(number(self.successful))));
     }
 }
 

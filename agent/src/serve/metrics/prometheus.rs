@@ -1,6 +1,7 @@
 //! Prometheus' text format.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -47,6 +48,51 @@ impl<'a> Family<'a> {
         if some {
             text.push_str(&lines);
         }
+    }
+}
+
+/// Durations, counted by upper bounds in seconds.
+pub(super) struct Histogram<const N: usize> {
+    within: [u64; N],
+    count: u64,
+    sum: Duration,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Self {
+        Self {
+            within: [0; N],
+            count: 0,
+            sum: Duration::ZERO,
+        }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    pub(super) fn observe(&mut self, bounds: &[f64; N], took: Duration) {
+        self.count += 1;
+        self.sum = self.sum.saturating_add(took);
+        for (bound, within) in bounds.iter().zip(&mut self.within) {
+            *within += u64::from(took.as_secs_f64() <= *bound);
+        }
+    }
+
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The samples, with these labels.
+    pub(super) fn samples(&self, bounds: &[f64; N], names: &[(&str, &str)]) -> Vec<(String, Option<f64>)> {
+        let bucket = |bound: &str, count| {
+            let labels = labels(&[names, &[("le", bound)]].concat());
+            (format!("_bucket{labels}"), Some(number(count)))
+        };
+        let each = bounds.iter().zip(self.within);
+        let mut all: Vec<_> = each.map(|(bound, within)| bucket(&bound.to_string(), within)).collect();
+        all.push(bucket("+Inf", self.count));
+        all.push((format!("_sum{}", labels(names)), Some(self.sum.as_secs_f64())));
+        all.push((format!("_count{}", labels(names)), Some(number(self.count))));
+        all
     }
 }
 
