@@ -329,6 +329,16 @@ async fn attack_22_a_mirror_pod_opens_nothing() {
             "reference configmaps",
             Box::new(|pod| pod["spec"]["volumes"] = json!([{"name": "s", "configMap": {"name": "theirs"}}])),
         ),
+        (
+            "reference csidrivers (via CSI volumes)",
+            Box::new(|pod| pod["spec"]["volumes"] = json!([{"name": "s", "csi": {"driver": "theirs"}}])),
+        ),
+        (
+            "reference persistentvolumeclaims",
+            Box::new(|pod| {
+                pod["spec"]["volumes"] = json!([{"name": "s", "persistentVolumeClaim": {"claimName": "theirs"}}]);
+            }),
+        ),
     ];
     for (because, change) in table {
         let mut pod = mirror(uid);

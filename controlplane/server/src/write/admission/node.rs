@@ -153,14 +153,37 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
     if !config_maps.is_empty() {
         return opens("configmaps");
     }
-    let mut volumes = spec.volumes.iter().flatten();
-    if volumes.any(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()) {
-        return opens("persistentvolumeclaims");
-    }
     if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         return opens("resourceclaims");
     }
-    Ok(())
+    spec.volumes.iter().flatten().find_map(opened_by).map_or(Ok(()), opens)
+}
+
+/// What a volume opens of the API besides secrets and config maps (`HasAPIObjectReference` of
+/// `pkg/api/pod/util.go`).
+fn opened_by(volume: &Volume) -> Option<&'static str> {
+    if volume.csi.is_some() {
+        return Some("csidrivers (via CSI volumes)");
+    }
+    if volume.glusterfs.is_some() {
+        return Some("endpoints (via glusterFS volumes)");
+    }
+    if volume.persistent_volume_claim.is_some() {
+        return Some("persistentvolumeclaims");
+    }
+    if volume.ephemeral.is_some() {
+        return Some("persistentvolumeclaims (via ephemeral volumes)");
+    }
+    let mut sources = volume.projected.as_ref()?.sources.iter().flatten();
+    sources.find_map(|source| {
+        if source.service_account_token.is_some() {
+            Some("serviceaccounts (via projected volumes)")
+        } else if source.cluster_trust_bundle.is_some() {
+            Some("clustertrustbundles")
+        } else {
+            source.pod_certificate.as_ref().map(|_| "podcertificates")
+        }
+    })
 }
 
 /// A node changes only pods that are bound to it, and of them only the status; it deletes only its
