@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, NO_PROVISIONER, OLD_PROVISIONER, PROVISIONER, SELECTED_NODE, Wanted, allows,
-    best, capacity, claim_class, claim_phase, has_class, is_bound, is_for, modes_agree, phase, requested, volume_class,
-    volume_of, waits,
+    attributes_agree, best, capacity, claim_class, claim_phase, has_class, is_bound, is_for, modes_agree, phase,
+    requested, volume_class, volume_of, waits,
 };
 use crate::{
     objects::{annotation, name, seconds, target, uid},
@@ -117,6 +117,8 @@ fn bind_named(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> D
         "requested PV is too small"
     } else if volume_class(volume) != claim_class(claim) {
         "storageClassName does not match"
+    } else if !attributes_agree(volume, claim) {
+        "volumeAttributesClassName does not match"
     } else if !modes_agree(volume, claim) {
         "incompatible volumeMode"
     } else if !allows(volume, claim) {
@@ -130,11 +132,12 @@ fn bind_named(scene: &Scene<'_>, volume: &PersistentVolume, now: Timestamp) -> D
 
 /// Finds a volume for a claim that refers to none.
 fn find(scene: &Scene<'_>, now: Timestamp) -> Decision {
-    let delayed = waits(scene.class) && annotation(&scene.claim.metadata, SELECTED_NODE).is_none();
+    let waits = waits(scene.class);
     let wanted = Wanted {
         claim: scene.claim,
         node: None,
-        named_only: delayed,
+        // Only the scheduler knows whether the chosen node reaches another volume.
+        named_only: waits,
         taken: &[],
     };
     if let Some(volume) = best(&wanted, scene.volumes.iter().map(Arc::as_ref)) {
@@ -143,7 +146,7 @@ fn find(scene: &Scene<'_>, now: Timestamp) -> Decision {
     if let Some(class) = scene.default_class.filter(|_| !has_class(scene.claim)) {
         return assign(scene.claim, class);
     }
-    if delayed {
+    if waits && annotation(&scene.claim.metadata, SELECTED_NODE).is_none() {
         return wait(scene);
     }
     let class = claim_class(scene.claim);

@@ -3,7 +3,9 @@
 use api::pod::affinity::selects;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 
-use super::{affinity, allows, capacity, claim_class, is_for, modes_agree, phase, requested, volume_class};
+use super::{
+    affinity, allows, attributes_agree, capacity, claim_class, is_for, modes_agree, phase, requested, volume_class,
+};
 use crate::objects::{matches, name};
 
 /// Requirements for a volume.
@@ -19,7 +21,9 @@ pub struct Wanted<'a> {
     pub taken: &'a [&'a str],
 }
 
-/// Returns the best matching volume.
+/// Returns the best matching volume. Without a node, those with the fewest access modes go first, and a
+/// volume that refers to the claim needs those of the claim, too (`findByClaim`,
+/// `pkg/controller/volume/persistentvolume/index.go`).
 pub fn best<'a>(
     wanted: &Wanted<'_>,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
@@ -31,6 +35,8 @@ pub fn best<'a>(
             .node
             .is_none_or(|node| affinity(volume).is_none_or(|wanted| selects(wanted, node)));
         let fits = modes_agree(volume, wanted.claim)
+            && attributes_agree(volume, wanted.claim)
+            && (wanted.node.is_some() || allows(volume, wanted.claim))
             && volume.metadata.deletion_timestamp.is_none()
             && !wanted.taken.contains(&name(volume))
             && capacity(volume) >= size;
@@ -44,7 +50,11 @@ pub fn best<'a>(
         if wanted.named_only || !reached || !is_free(volume, wanted.claim) {
             continue;
         }
-        let order = |volume: &PersistentVolume| (capacity(volume), name(volume).to_owned());
+        let order = |volume: &PersistentVolume| {
+            let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+            let modes = modes.filter(|_| wanted.node.is_none()).map_or(0, Vec::len);
+            (modes, capacity(volume), name(volume).to_owned())
+        };
         if best.is_none_or(|best| order(volume) < order(best)) {
             best = Some(volume);
         }
@@ -56,13 +66,10 @@ pub fn best<'a>(
 fn is_free(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let spec = claim.spec.as_ref();
     let selector = spec.and_then(|spec| spec.selector.as_ref());
-    let attributes = |name: Option<&String>| name.cloned().unwrap_or_default();
     let own = volume.spec.as_ref();
     own.is_some_and(|own| own.claim_ref.is_none())
         && phase(volume) == "Available"
         && selector.is_none_or(|selector| matches(selector, volume.metadata.labels.as_ref()))
         && volume_class(volume) == claim_class(claim)
-        && attributes(own.and_then(|own| own.volume_attributes_class_name.as_ref()))
-            == attributes(spec.and_then(|spec| spec.volume_attributes_class_name.as_ref()))
         && allows(volume, claim)
 }

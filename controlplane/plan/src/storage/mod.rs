@@ -144,6 +144,14 @@ fn modes_agree(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
     mode(volume) == mode(claim)
 }
 
+/// True if the volume has the class of attributes that the claim asks for, or neither has one.
+fn attributes_agree(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let volume = volume.spec.as_ref().map(|spec| &spec.volume_attributes_class_name);
+    let claim = claim.spec.as_ref().map(|spec| &spec.volume_attributes_class_name);
+    let named = |class: Option<&Option<String>>| class.cloned().flatten().unwrap_or_default();
+    named(volume) == named(claim)
+}
+
 /// True if the volume supports all of the claim's access modes.
 fn allows(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let allowed = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());

@@ -11,12 +11,14 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 
 use super::{
+    Wanted, best,
     claims::{self, Scene},
     ephemeral,
     provision::{self, End, Request},
     volumes::{self, Claim},
 };
 use crate::{
+    objects::name,
     placement::{Claims, SchedulerCache},
     pod::Pod,
     step::{Plan, Step},
@@ -146,6 +148,35 @@ fn the_smallest_volume_that_will_do_is_taken_its_side_first() {
 }
 
 #[test]
+fn the_controller_takes_the_fewest_access_modes_and_a_reserved_volume_only_with_the_claims() {
+    let reserved = json!({ "spec": {
+        "accessModes": ["ReadOnlyMany"], "claimRef": { "namespace": "default", "name": "data" },
+    }});
+    let volumes = [
+        volume("wide", "6Gi", &json!({})),
+        volume(
+            "narrow",
+            "10Gi",
+            &json!({ "spec": { "accessModes": ["ReadWriteOnce"] } }),
+        ),
+        volume("reserved", "6Gi", &reserved),
+    ];
+    let (claim, node) = (claim("data", &json!({})), Node::default());
+    let chosen = |node, volumes: &[Arc<PersistentVolume>]| {
+        let wanted = Wanted {
+            claim: &claim,
+            node,
+            named_only: false,
+            taken: &[],
+        };
+        best(&wanted, volumes.iter().map(Arc::as_ref)).map(|volume| name(volume).to_owned())
+    };
+    assert_eq!(chosen(None, &volumes).as_deref(), Some("narrow"));
+    assert_eq!(chosen(Some(&node), &volumes).as_deref(), Some("reserved"));
+    assert_eq!(chosen(Some(&node), &volumes[..2]).as_deref(), Some("wide"));
+}
+
+#[test]
 fn a_bond_that_was_begun_is_completed_and_one_that_is_whole_left_alone() {
     let begun = volume(
         "right",
@@ -203,7 +234,7 @@ fn a_claim_that_gets_nothing_is_told_why_in_upstreams_words() {
     let selected = json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": "n1" } } });
     check(
         &claim("data", &selected),
-        &[],
+        &[volume("elsewhere", "10Gi", &json!({}))],
         Some(&waiting),
         &expect![[
             r#"patch PersistentVolumeClaim data (ExternalProvisioning: Waiting for a volume to be created either by the external provisioner 'skiff.dev/local-path' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.): {"metadata":{"annotations":{"volume.beta.kubernetes.io/storage-provisioner":"skiff.dev/local-path","volume.kubernetes.io/storage-provisioner":"skiff.dev/local-path"}}}"#
@@ -215,6 +246,15 @@ fn a_claim_that_gets_nothing_is_told_why_in_upstreams_words() {
         &[volume("small", "1Gi", &json!({}))],
         None,
         &expect![[r#"Warning VolumeMismatch: Cannot bind to requested volume "small": requested PV is too small"#]],
+    );
+    let golden = json!({ "spec": { "volumeAttributesClassName": "gold" } });
+    check(
+        &claim("data", &named),
+        &[volume("small", "9Gi", &golden)],
+        None,
+        &expect![[
+            r#"Warning VolumeMismatch: Cannot bind to requested volume "small": volumeAttributesClassName does not match"#
+        ]],
     );
     let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     check(
