@@ -218,7 +218,7 @@ fn lost(scene: &Scene<'_>, reason: &'static str, message: &str) -> Decision {
     if claim_phase(scene.claim) != "Lost" {
         let news = note(scene.claim, Severity::Warning, reason, message.to_owned());
         let body = json!({ "metadata": { "uid": scene.claim.metadata.uid }, "status": {
-            "phase": "Lost", "capacity": null, "accessModes": null,
+            "phase": "Lost", "capacity": null, "accessModes": null, "currentVolumeAttributesClassName": null,
         }});
         decision
             .plan
@@ -332,14 +332,19 @@ fn claim_status(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Opt
     let mut body = json!({ "metadata": { "uid": claim.metadata.uid }, "status": {
         "phase": "Bound", "accessModes": spec.access_modes,
     }});
-    if let Some(status) = body
+    if let Some(entered) = body
         .pointer_mut("/status")
         .and_then(Value::as_object_mut)
         .filter(|_| first)
     {
         // The capacity of a bound claim's file system may differ for a while during a resize:
         // another component sets it.
-        status.insert("capacity".to_owned(), json!(spec.capacity));
+        entered.insert("capacity".to_owned(), json!(spec.capacity));
+        // Later it is the driver that moves the volume to another class.
+        let class = &spec.volume_attributes_class_name;
+        if claim_phase(claim) == "Pending" && status.current_volume_attributes_class_name != *class {
+            entered.insert("currentVolumeAttributesClassName".to_owned(), json!(class));
+        }
     }
     Some(patch_claim(claim, Some("status"), body, None))
 }

@@ -63,6 +63,13 @@ pub fn request<'a>(claim: &'a PersistentVolumeClaim, class: Option<&StorageClass
     if spec.selector.is_some() {
         return Request::Unsupported("claim.Spec.Selector is not supported");
     }
+    if spec
+        .volume_attributes_class_name
+        .as_deref()
+        .is_some_and(|class| !class.is_empty())
+    {
+        return Request::Unsupported("volume attributes classes are not supported");
+    }
     match annotation(&claim.metadata, SELECTED_NODE) {
         Some(node) if !node.is_empty() => Request::Directory(node),
         Some(_) | None => Request::Nothing,

@@ -149,16 +149,13 @@ fn the_smallest_volume_that_will_do_is_taken_its_side_first() {
 
 #[test]
 fn the_controller_takes_the_fewest_access_modes_and_a_reserved_volume_only_with_the_claims() {
+    let narrow = json!({ "spec": { "accessModes": ["ReadWriteOnce"] } });
     let reserved = json!({ "spec": {
         "accessModes": ["ReadOnlyMany"], "claimRef": { "namespace": "default", "name": "data" },
     }});
     let volumes = [
         volume("wide", "6Gi", &json!({})),
-        volume(
-            "narrow",
-            "10Gi",
-            &json!({ "spec": { "accessModes": ["ReadWriteOnce"] } }),
-        ),
+        volume("narrow", "10Gi", &narrow),
         volume("reserved", "6Gi", &reserved),
     ];
     let (claim, node) = (claim("data", &json!({})), Node::default());
@@ -182,17 +179,19 @@ fn a_bond_that_was_begun_is_completed_and_one_that_is_whole_left_alone() {
         "right",
         "10Gi",
         &json!({
-            "spec": { "claimRef": { "namespace": "default", "name": "data", "uid": "uid-data" } },
+            "spec": {
+                "claimRef": { "namespace": "default", "name": "data", "uid": "uid-data" }, "volumeAttributesClassName": "gold",
+            },
             "status": { "phase": "Bound" },
         }),
     );
     check(
-        &claim("data", &json!({})),
+        &claim("data", &json!({ "spec": { "volumeAttributesClassName": "gold" } })),
         std::slice::from_ref(&begun),
         Some(&class("x", "WaitForFirstConsumer")),
         &expect![[r#"
             patch PersistentVolumeClaim data: {"metadata":{"annotations":{"pv.kubernetes.io/bind-completed":"yes","pv.kubernetes.io/bound-by-controller":"yes"}},"spec":{"volumeName":"right"}}
-            patch PersistentVolumeClaim data/status: {"metadata":{},"status":{"accessModes":["ReadWriteOnce","ReadOnlyMany"],"capacity":{"storage":"10Gi"},"phase":"Bound"}}"#]],
+            patch PersistentVolumeClaim data/status: {"metadata":{},"status":{"accessModes":["ReadWriteOnce","ReadOnlyMany"],"capacity":{"storage":"10Gi"},"currentVolumeAttributesClassName":"gold","phase":"Bound"}}"#]],
     );
     let bound = json!({
         "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } }, "spec": { "volumeName": "right" },
@@ -204,7 +203,7 @@ fn a_bond_that_was_begun_is_completed_and_one_that_is_whole_left_alone() {
         &[],
         None,
         &expect![[
-            r#"patch PersistentVolumeClaim data/status (ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!): {"metadata":{},"status":{"accessModes":null,"capacity":null,"phase":"Lost"}}"#
+            r#"patch PersistentVolumeClaim data/status (ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!): {"metadata":{},"status":{"accessModes":null,"capacity":null,"currentVolumeAttributesClassName":null,"phase":"Lost"}}"#
         ]],
     );
 }
@@ -387,11 +386,14 @@ fn a_directory_is_made_on_the_selected_node_for_what_it_can_do() {
     assert_eq!(provision::request(&claim, Some(&class)), Request::Directory("n1"));
     assert_eq!(provision::request(&with("", json!({})), Some(&class)), Request::Nothing);
     assert_eq!(provision::request(&claim, None), Request::Nothing);
-    let shared = with("n1", json!({ "accessModes": ["ReadWriteMany"] }));
-    assert!(matches!(
-        provision::request(&shared, Some(&class)),
-        Request::Unsupported(_)
-    ));
+    for more in [
+        json!({ "accessModes": ["ReadWriteMany"] }),
+        json!({ "volumeAttributesClassName": "gold" }),
+    ] {
+        let other = with("n1", more);
+        let request = provision::request(&other, Some(&class));
+        assert!(matches!(request, Request::Unsupported(_)));
+    }
     let node: Node =
         serde_json::from_value(json!({ "metadata": { "name": "n1", "labels": { "kubernetes.io/hostname": "h1" } } }))
             .unwrap();
