@@ -1,5 +1,6 @@
 //! Protection controllers: remove the finalizers of claims that no pod uses, of volumes that no claim
-//! is bound to, and of classes of attributes that neither has.
+//! is bound to, and of classes of attributes that neither has, when they are deleted. Before that, they
+//! put back finalizers that somebody removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,13 +62,16 @@ impl Guard {
     }
 }
 
-/// Wakes objects that are being deleted, and the claims of a namespace in which a pod is deleted.
+/// Wakes objects that are being deleted or lack the finalizer, and the claims of a namespace in which a
+/// pod is deleted.
 pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     let queue: Arc<Queue<Key>> = Queue::new(guard.measured());
     match guard {
-        Guard::Claims => caches.claims.wake_if(&queue, is_deleting),
-        Guard::Volumes => caches.volumes.wake_if(&queue, is_deleting),
-        Guard::AttributesClasses => caches.attributes_classes.wake_if(&queue, is_deleting),
+        Guard::Claims => caches.claims.wake_if(&queue, move |claim| is_due(claim, guard)),
+        Guard::Volumes => caches.volumes.wake_if(&queue, move |volume| is_due(volume, guard)),
+        Guard::AttributesClasses => caches
+            .attributes_classes
+            .wake_if(&queue, move |class| is_due(class, guard)),
     }
     if guard == Guard::Claims {
         let (wake, claims) = (queue.clone(), caches.claims.clone());
@@ -89,8 +93,9 @@ pub(crate) fn listen(caches: &Arc<Caches>, guard: Guard) -> Arc<Queue<Key>> {
     queue
 }
 
-fn is_deleting<K: Object>(object: &K) -> bool {
-    object.meta().is_deleting()
+fn is_due<K: Object>(object: &K, guard: Guard) -> bool {
+    let metadata = object.meta();
+    metadata.is_deleting() || !metadata.finalizers().iter().any(|own| own == guard.finalizer())
 }
 
 /// Runs the controller forever.
@@ -111,29 +116,23 @@ pub(crate) async fn run(context: Context, queue: Arc<Queue<Key>>, guard: Guard) 
     }
 }
 
-/// Removes the finalizer if the object is not in use; returns true if there is nothing left to do.
+/// Removes the finalizer of a deleted object that is not in use, or puts it back; returns true if there is
+/// nothing left to do.
 async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Error> {
     let resource = guard.resource();
     let mut object: Value = match request::get(&context.client, &resource, &key.namespace, &key.name).await {
         Err(error) if error.code() == 404 => return Ok(true),
         object => object?,
     };
-    let deleted = object
-        .pointer("/metadata/deletionTimestamp")
-        .is_some_and(Value::is_string);
-    let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") else {
+    let Some(is_deleting) = amend(&mut object, guard.finalizer()) else {
         return Ok(true);
     };
-    let before = finalizers.len();
-    finalizers.retain(|finalizer| finalizer != guard.finalizer());
-    if !deleted || finalizers.len() == before {
-        return Ok(true);
-    }
-    let used = match guard {
-        Guard::Claims => is_mounted(context, key).await?,
-        Guard::Volumes => object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound"),
-        Guard::AttributesClasses => is_chosen(context, &key.name),
-    };
+    let used = is_deleting
+        && match guard {
+            Guard::Claims => is_mounted(context, key).await?,
+            Guard::Volumes => object.pointer("/status/phase").and_then(Value::as_str) == Some("Bound"),
+            Guard::AttributesClasses => is_chosen(context, &key.name),
+        };
     if used {
         return Ok(false);
     }
@@ -147,6 +146,21 @@ async fn release(context: &Context, guard: Guard, key: &Key) -> Result<bool, Err
     )
     .await?;
     Ok(true)
+}
+
+/// Takes the finalizer off an object that is being deleted (`true`), or gives it to one that is not and
+/// lacks it (`NeedToAddFinalizer`, `pkg/controller/util/protectionutil/utils.go`).
+fn amend(object: &mut Value, finalizer: &str) -> Option<bool> {
+    let metadata = object.get_mut("metadata")?.as_object_mut()?;
+    let is_deleting = metadata.get("deletionTimestamp").is_some_and(Value::is_string);
+    let finalizers = metadata.entry("finalizers").or_insert_with(|| Value::Array(Vec::new()));
+    let finalizers = finalizers.as_array_mut()?;
+    match finalizers.iter().position(|own| own == finalizer) {
+        Some(index) if is_deleting => drop(finalizers.remove(index)),
+        None if !is_deleting => finalizers.push(finalizer.into()),
+        Some(_) | None => return None,
+    }
+    Some(is_deleting)
 }
 
 #[derive(Deserialize)]
@@ -208,6 +222,28 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+
+    #[test]
+    fn who_lost_the_finalizer_gets_it_back_until_it_is_deleted() {
+        let own = Guard::Claims.finalizer();
+        for (deleted, before, after) in [
+            (None, json!({}), Some((false, json!([own])))),
+            (None, json!({"finalizers": ["x"]}), Some((false, json!(["x", own])))),
+            (None, json!({"finalizers": [own]}), None),
+            (
+                Some("2026-01-01T00:00:00Z"),
+                json!({"finalizers": [own, "x"]}),
+                Some((true, json!(["x"]))),
+            ),
+            (Some("2026-01-01T00:00:00Z"), json!({"finalizers": ["x"]}), None),
+        ] {
+            let mut object = json!({ "metadata": before });
+            object["metadata"]["deletionTimestamp"] = json!(deleted);
+            let amended = amend(&mut object, own);
+            let shown = amended.map(|is_deleting| (is_deleting, object["metadata"]["finalizers"].clone()));
+            assert_eq!(shown, after, "{object}");
+        }
+    }
 
     #[test]
     fn a_finished_pod_keeps_its_claims() {
