@@ -11,7 +11,7 @@ use k8s_openapi::{
 
 /// Time that a request is kept after it was issued, denied or failed.
 const KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// Time that a request waits for a decision.
+/// Time that a request waits for a decision, and an approved one for its signer.
 const PENDING: SignedDuration = SignedDuration::from_hours(24);
 
 /// Permission that gets a node's certificate approved automatically: `create` on this subresource
@@ -136,7 +136,7 @@ fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// Time at which a request is deleted; none while it is approved and waits for its signer.
+/// Time at which a request is deleted (`pkg/controller/certificates/cleaner/cleaner.go`).
 fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let conditions = conditions(request);
     if conditions.is_empty() {
@@ -144,13 +144,15 @@ fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
         return Some(later(made.0, PENDING));
     }
     let is_issued = is_issued(request);
-    let over = conditions.iter().filter(|condition| match condition.type_.as_str() {
-        "Approved" => is_issued,
-        "Denied" | "Failed" => true,
-        _ => false,
+    let told = conditions.iter().filter_map(|condition| {
+        let kept = match condition.type_.as_str() {
+            "Approved" if !is_issued => PENDING,
+            "Approved" | "Denied" | "Failed" => KEPT,
+            _ => return None,
+        };
+        Some(later(condition.last_update_time.as_ref()?.0, kept))
     });
-    let told = over.filter_map(|condition| condition.last_update_time.as_ref());
-    let told = told.map(|told| later(told.0, KEPT)).min();
+    let told = told.min();
     let own = (is_issued && has(request, "Approved")).then(|| certificate::end_of(certificate(request)));
     let own = own.flatten().and_then(|second| Timestamp::from_second(second).ok());
     [told, own].into_iter().flatten().min()
