@@ -7,6 +7,8 @@ use crate::pod::pods;
 
 /// Annotation of a volume with a group that may use its files.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
+/// Finalizer of a claim that pods may use.
+const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
 /// A volume of a pod that is a `PersistentVolumeClaim`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ pub enum ClaimError {
     /// The claim does not exist.
     #[error("failed to fetch PVC from API server: persistentvolumeclaims {0:?} not found")]
     NoClaim(String),
-    /// The claim is being deleted.
+    /// The claim is being deleted, and nothing keeps it.
     #[error("PVC is being deleted")]
     Deleted,
     /// The claim belongs to another pod.
@@ -82,11 +84,21 @@ pub enum ClaimError {
     #[error("PVC is not bound")]
     NotBound,
     /// The volume does not exist.
-    #[error("failed to fetch PV {0:?} from API server: persistentvolumes {0:?} not found")]
+    #[error("failed to fetch PV {0} from API server: persistentvolumes {0:?} not found")]
     NoVolume(String),
+    /// The volume is bound to no claim.
+    #[error("found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim")]
+    Unclaimed(String),
     /// The volume is bound to another claim.
-    #[error("found PV object {0:?} with a pv.Spec.ClaimRef that does not point to the claimed PVC")]
-    Stolen(String),
+    #[error("found PV object {volume} but its pv.Spec.ClaimRef.UID {bound} does not point to claim.UID {claim}")]
+    Stolen {
+        /// The volume.
+        volume: String,
+        /// UID of the claim that it is bound to.
+        bound: String,
+        /// UID of the pod's claim.
+        claim: String,
+    },
     /// The volume is a block device, which cannot be mounted as a file system.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
@@ -114,7 +126,10 @@ pub fn volume_of(
             pod: pods::name(pod).to_owned(),
         });
     }
-    if claim.metadata.deletion_timestamp.is_some() {
+    let mut finalizers = claim.metadata.finalizers.iter().flatten();
+    // A protected claim is kept for a pod that starts again after a restart of its node (`getPVCExtractPV`,
+    // `pkg/kubelet/volumemanager/populator/desired_state_of_world_populator.go`).
+    if claim.metadata.deletion_timestamp.is_some() && !finalizers.any(|own| own == PROTECTION) {
         return Err(ClaimError::Deleted);
     }
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
@@ -133,9 +148,17 @@ pub fn backing(
 ) -> Result<Backing, ClaimError> {
     let spec = volume.and_then(|volume| volume.spec.as_ref());
     let spec = spec.ok_or_else(|| ClaimError::NoVolume(name.to_owned()))?;
-    let bound_to = spec.claim_ref.as_ref().and_then(|reference| reference.uid.as_ref());
-    if bound_to.is_none() || bound_to != claim.metadata.uid.as_ref() {
-        return Err(ClaimError::Stolen(name.to_owned()));
+    let Some(reference) = &spec.claim_ref else {
+        return Err(ClaimError::Unclaimed(name.to_owned()));
+    };
+    let bound = reference.uid.as_deref().unwrap_or_default();
+    let own = claim.metadata.uid.as_deref().unwrap_or_default();
+    if bound.is_empty() || bound != own {
+        return Err(ClaimError::Stolen {
+            volume: name.to_owned(),
+            bound: bound.to_owned(),
+            claim: own.to_owned(),
+        });
     }
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err(ClaimError::Block(claimed.volume.clone()));
@@ -227,6 +250,9 @@ mod tests {
             Err("PVC is not bound".to_owned())
         );
         assert_eq!(volume(0, Some(&deleted)), Err("PVC is being deleted".to_owned()));
+        let mut kept = deleted;
+        kept.metadata.finalizers = Some(vec![PROTECTION.to_owned()]);
+        assert_eq!(volume(0, Some(&kept)), Ok("v".to_owned()), "it is kept for its pods");
         assert!(
             volume(0, None).is_err() && volume(1, Some(&bound)).is_err(),
             "another's claim"
@@ -242,10 +268,9 @@ mod tests {
             backing(&claim_volumes[0], &bound, "v", volume).map(|found| found.place)
         };
         assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local("/d".to_owned())));
-        assert_eq!(
-            place(Some(&persistent("other"))),
-            Err(ClaimError::Stolen("v".to_owned()))
-        );
+        let stolen = place(Some(&persistent("other"))).map_err(|error| error.to_string());
+        let told = "found PV object v but its pv.Spec.ClaimRef.UID other does not point to claim.UID claim";
+        assert_eq!(stolen, Err(told.to_owned()));
         assert_eq!(place(None), Err(ClaimError::NoVolume("v".to_owned())));
         for (text, expected) in [("1234", Some(1234)), ("-1", None), ("staff", None)] {
             let mut volume = persistent("claim");
