@@ -212,6 +212,10 @@ pub(crate) fn compare(wanted: &Value, existing: &Value) -> Repair {
     add_items(&mut new, wanted, "/subjects");
     add_items(&mut new, wanted, "/aggregationRule/clusterRoleSelectors");
     if wanted.get("aggregationRule").is_none() {
+        // As upstream's `computeReconciledRole`: a role that is to have rules of its own collects none.
+        if let Some(object) = new.as_object_mut() {
+            object.remove("aggregationRule");
+        }
         add_rules(&mut new, wanted);
     }
     if new == *existing {

@@ -237,6 +237,8 @@ fn what_a_default_lacks_is_added_and_the_rest_stays() {
         ) = json!("false");
     });
     assert!(matches!(compare(&role(|_| {}), &empty), Repair::Update(_)));
+    let collecting = role(|role| role["aggregationRule"] = json!({"clusterRoleSelectors": [{}]}));
+    assert_eq!(compare(&role(|_| {}), &collecting), Repair::Update(role(|_| {})));
     assert_eq!(compare(&role(|_| {}), &kept), Repair::None);
 }
 
