@@ -15,6 +15,7 @@ use agent_plan::volume::claims::{Backing, Place};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount as bind};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::tree::ownership;
 use crate::{Error, host_path, io_error, make_directory, subpath};
@@ -24,6 +25,9 @@ use crate::{Error, host_path, io_error, make_directory, subpath};
 const LABELLED: &str = "labelled";
 /// Directory below a pod's directory with the groups of its claims, each in a file.
 const GROUPS: &str = "groups";
+/// Directory below a pod's directory with an empty file for each claim that is not mounted with its
+/// options yet.
+const RESTRICTING: &str = "restricting";
 /// Directory of the mount points in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
@@ -67,7 +71,7 @@ pub(crate) fn mount(
     volume: &Volume,
     sources: &Sources,
 ) -> Result<(), Error> {
-    if subpath::is_mounted(target).map_err(|error| io_error("find the mount at", target, error))? {
+    if is_mounted(target)? {
         return Ok(());
     }
     let backing = sources
@@ -105,10 +109,60 @@ pub(crate) fn mount(
     if let Some(group) = backing.group {
         write_note(target, GROUPS, &group.to_string())?;
     }
+    let restricted = flags(&backing.options);
+    if !restricted.is_empty() {
+        write_note(target, RESTRICTING, "")?;
+        // The agent may have been killed after it was bound.
+        subpath::unmount(target).map_err(|error| io_error("unmount", target, error))?;
+    }
     make_target(target, found.is_dir())?;
     let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))
+    bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))?;
+    if restricted.is_empty() {
+        return Ok(());
+    }
+    restrict(target, restricted).map_err(|error| io_error("set the mount options of", target, error))
+}
+
+/// True if a claim is mounted with its options.
+pub(crate) fn is_mounted(target: &Path) -> Result<bool, Error> {
+    let is_incomplete = note(target, RESTRICTING).is_some_and(|note| note.exists());
+    let mounted = subpath::is_mounted(target).map_err(|error| io_error("find the mount at", target, error))?;
+    Ok(mounted && !is_incomplete)
+}
+
+/// Flags of mount options. Options of a file system are of no effect on a bind mount, as with `mount(8)`.
+fn flags(options: &[String]) -> MsFlags {
+    let flags = options.iter().map(|option| match option.as_str() {
+        "ro" => MsFlags::MS_RDONLY,
+        "nosuid" => MsFlags::MS_NOSUID,
+        "nodev" => MsFlags::MS_NODEV,
+        "noexec" => MsFlags::MS_NOEXEC,
+        "noatime" => MsFlags::MS_NOATIME,
+        "nodiratime" => MsFlags::MS_NODIRATIME,
+        "relatime" => MsFlags::MS_RELATIME,
+        "strictatime" => MsFlags::MS_STRICTATIME,
+        _ => MsFlags::empty(),
+    });
+    flags.fold(MsFlags::empty(), |all, flag| all | flag)
+}
+
+/// Adds flags to those of the mount.
+fn restrict(target: &Path, more: MsFlags) -> io::Result<()> {
+    let own = statvfs(target)?.flags();
+    let kept = [
+        (FsFlags::ST_RDONLY, MsFlags::MS_RDONLY),
+        (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+        (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+        (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+    ];
+    let kept = kept.into_iter().filter(|(set, _)| own.contains(*set));
+    let flags = kept.fold(more | MsFlags::MS_REMOUNT | MsFlags::MS_BIND, |all, (_, flag)| {
+        all | flag
+    });
+    bind(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+    note(target, RESTRICTING).map_or(Ok(()), fs::remove_file)
 }
 
 /// Records something about a claim for the starts of containers, also by a later agent.
@@ -147,6 +201,14 @@ fn path_of(place: &Place) -> PathBuf {
 fn open(backing: &Backing) -> Result<File, Error> {
     let path = path_of(&backing.place);
     match &backing.place {
+        Place::HostPath(_) if !backing.options.is_empty() => {
+            let problem = format!(
+                "MountVolume.MountOptionSupport check failed for volume {:?} : mount options are not supported for this \
+                 volume type",
+                backing.volume
+            );
+            return Err(Error::Claim { problem });
+        }
         Place::HostPath(source) => host_path::check(&backing.volume, source)?,
         Place::Local(_) if path.is_absolute() => {}
         Place::Local(_) => {

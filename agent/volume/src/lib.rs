@@ -247,7 +247,7 @@ impl Volumes {
             .pod_directory(uid)?
             .join(claims::DIRECTORY)
             .join(component(volume)?);
-        subpath::is_mounted(&directory).map_err(|error| io_error("find the mount at", &directory, error))
+        claims::is_mounted(&directory)
     }
 
     /// Mount point of a claim's storage for the pod, if it is mounted.

@@ -131,6 +131,7 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
         place: AtPath::HostPath(path),
         exclusive: false,
         group: Some(1234),
+        options: Vec::new(),
     };
     place.prepare_from(&Sources {
         claims: [("v".to_owned(), backing)].into(),
@@ -143,6 +144,39 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
     assert_eq!(place.volumes.groups("u"), [1234]);
     place.volumes.tear_down("u").unwrap();
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+}
+
+#[test]
+fn a_local_volume_is_mounted_with_its_options() {
+    let data = tempfile::tempdir().unwrap();
+    let place = Place::new(r#"{"name":"v","persistentVolumeClaim":{"claimName":"c"}}"#);
+    let options = |options: &[&str]| {
+        let backing = Backing {
+            volume: "pv".to_owned(),
+            place: AtPath::Local(data.path().display().to_string()),
+            exclusive: false,
+            group: None,
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        };
+        Sources {
+            claims: [("v".to_owned(), backing)].into(),
+            ..Sources::default()
+        }
+    };
+    let target = place.directory.path().join("u/claims/v");
+    place.prepare_from(&options(&[]));
+    fs::write(target.join("f"), "").unwrap();
+    // As if the agent had been killed before it set the options.
+    let begun = place.directory.path().join("u/restricting");
+    fs::create_dir_all(&begun).unwrap();
+    fs::write(begun.join("v"), "").unwrap();
+    assert!(!place.volumes.is_mounted("u", "v").unwrap());
+    place.prepare_from(&options(&["ro", "noexec", "size=1"]));
+    assert!(place.volumes.is_mounted("u", "v").unwrap());
+    let refused = fs::write(target.join("f"), "x").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    fs::write(data.path().join("f"), "x").unwrap();
+    place.volumes.tear_down("u").unwrap();
 }
 
 #[test]

@@ -7,6 +7,8 @@ use crate::pod::pods;
 
 /// Annotation of a volume with a group that may use its files.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
+/// Annotation of a volume with mount options, from before there was a field for them.
+const OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// Finalizer of a claim that pods may use.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
@@ -59,6 +61,8 @@ pub struct Backing {
     pub exclusive: bool,
     /// Group that the containers of the pod get besides their own.
     pub group: Option<u32>,
+    /// Options of the mount, which only a `local` volume may have.
+    pub options: Vec<String>,
 }
 
 /// A claim without a usable volume. The texts are upstream's.
@@ -174,6 +178,7 @@ pub fn backing(
         place,
         exclusive: modes.unwrap_or_default().iter().any(|mode| mode == "ReadWriteOncePod"),
         group: volume.and_then(group),
+        options: volume.map(options).unwrap_or_default(),
     })
 }
 
@@ -190,6 +195,21 @@ pub fn is_on(volume: &PersistentVolume, node: &Node) -> bool {
 fn group(volume: &PersistentVolume) -> Option<u32> {
     let group = volume.metadata.annotations.as_ref()?.get(GROUP)?.parse::<i32>();
     u32::try_from(group.ok()?).ok()
+}
+
+/// Mount options of a volume (`MountOptionFromSpec`, `pkg/volume/util/util.go`).
+fn options(volume: &PersistentVolume) -> Vec<String> {
+    let old = volume.metadata.annotations.as_ref().and_then(|all| all.get(OPTIONS));
+    let mut options = match old {
+        Some(old) => old.split(',').map(str::to_owned).collect(),
+        None => volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.mount_options.clone())
+            .unwrap_or_default(),
+    };
+    options.retain(|option| !option.is_empty());
+    options
 }
 
 #[cfg(test)]
@@ -278,5 +298,14 @@ mod tests {
             let found = backing(&claim_volumes[0], &bound, "v", Some(&volume)).unwrap();
             assert_eq!(found.group, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_volume_has_the_options_of_its_annotation_or_of_its_spec() {
+        let mut volume: PersistentVolume =
+            from_value(serde_json::json!({"metadata": {}, "spec": {"mountOptions": ["ro", ""]}})).unwrap();
+        assert_eq!(options(&volume), ["ro"]);
+        volume.metadata.annotations = Some([(OPTIONS.to_owned(), "noexec,nodev".to_owned())].into());
+        assert_eq!(options(&volume), ["noexec", "nodev"]);
     }
 }
