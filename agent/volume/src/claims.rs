@@ -82,6 +82,14 @@ pub(crate) fn mount(
     let found = source
         .metadata()
         .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
+    if matches!(backing.place, Place::Local(_)) && !found.is_dir() {
+        // A file of the machine, its devices among them, would be given to the pod's group.
+        let problem = format!(
+            "MountVolume.NewMounter initialization failed for volume {:?} : only directories are supported",
+            backing.volume
+        );
+        return Err(Error::Claim { problem });
+    }
     // Held until it is mounted: of two concurrent pods, one sees the other's reservation here, or
     // its mount.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));

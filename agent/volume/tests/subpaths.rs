@@ -45,11 +45,14 @@ impl Place {
     }
 
     fn prepare_from(&self, sources: &Sources) {
+        self.try_prepare(sources).unwrap();
+    }
+
+    fn try_prepare(&self, sources: &Sources) -> Result<(), Error> {
         let turns = self.volumes.turns("u");
-        let prepared = self
-            .volumes
-            .prepare(&turns.take(), &self.pod, sources, &Surroundings::default());
-        prepared.unwrap();
+        let turn = turns.take();
+        self.volumes
+            .prepare(&turn, &self.pod, sources, &Surroundings::default())
     }
 
     fn volume(&self) -> PathBuf {
@@ -146,23 +149,44 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
 }
 
+/// A claim with a `local` volume.
+fn local(path: &Path, options: &[&str]) -> Sources {
+    let backing = Backing {
+        volume: "pv".to_owned(),
+        place: AtPath::Local(path.display().to_string()),
+        exclusive: false,
+        group: None,
+        options: options.iter().map(|&option| option.to_owned()).collect(),
+    };
+    Sources {
+        claims: [("v".to_owned(), backing)].into(),
+        ..Sources::default()
+    }
+}
+
+#[test]
+fn a_local_volume_is_no_file_of_the_machine() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("f");
+    fs::write(&file, "").unwrap();
+    let mode = fs::metadata(&file).unwrap().mode();
+    let mut place = Place::new(r#"{"name":"v","persistentVolumeClaim":{"claimName":"c"}}"#);
+    let spec = place.pod.spec.as_mut().unwrap();
+    spec.security_context.get_or_insert_default().fs_group = Some(4321);
+    let refused = place.try_prepare(&local(&file, &[])).unwrap_err();
+    assert!(
+        refused.to_string().ends_with("only directories are supported"),
+        "{refused}"
+    );
+    let found = fs::metadata(&file).unwrap();
+    assert_eq!((found.mode(), found.gid()), (mode, 0));
+}
+
 #[test]
 fn a_local_volume_is_mounted_with_its_options() {
     let data = tempfile::tempdir().unwrap();
     let place = Place::new(r#"{"name":"v","persistentVolumeClaim":{"claimName":"c"}}"#);
-    let options = |options: &[&str]| {
-        let backing = Backing {
-            volume: "pv".to_owned(),
-            place: AtPath::Local(data.path().display().to_string()),
-            exclusive: false,
-            group: None,
-            options: options.iter().map(|&option| option.to_owned()).collect(),
-        };
-        Sources {
-            claims: [("v".to_owned(), backing)].into(),
-            ..Sources::default()
-        }
-    };
+    let options = |options: &[&str]| local(data.path(), options);
     let target = place.directory.path().join("u/claims/v");
     place.prepare_from(&options(&[]));
     fs::write(target.join("f"), "").unwrap();
