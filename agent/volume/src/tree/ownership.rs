@@ -36,19 +36,24 @@ fn is_given(root: &File, group: u32) -> io::Result<bool> {
     Ok(found.gid() == group && found.mode() & wanted == wanted)
 }
 
+/// Changes a file as far as its file system lets it: one may know no owners, or be read-only
+/// (`changeFilePermission`, `pkg/volume/volume_linux.go`).
 fn change(file: &OwnedFd, group: u32) -> io::Result<()> {
-    fchownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
+    // A change of the owner clears the set-user-ID bit.
     let found = metadata(file)?;
-    if found.is_symlink() {
-        return Ok(());
+    fchownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH).unwrap_or_default();
+    if !found.is_symlink() {
+        let mode = found.mode() & 0o7777 | FILES | if found.is_dir() { DIRECTORIES } else { 0 };
+        fs::set_permissions(by_number(file), Permissions::from_mode(mode)).unwrap_or_default();
     }
-    let mode = found.mode() & 0o7777 | FILES | if found.is_dir() { DIRECTORIES } else { 0 };
-    fs::set_permissions(by_number(file), Permissions::from_mode(mode))
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
     use super::*;
 
@@ -59,7 +64,7 @@ mod tests {
         fs::create_dir_all(volume.join("sub")).expect("made");
         fs::write(&outside, "").expect("written");
         fs::write(volume.join("sub/file"), "").expect("written");
-        fs::set_permissions(volume.join("sub/file"), Permissions::from_mode(0o600)).expect("set");
+        fs::set_permissions(volume.join("sub/file"), Permissions::from_mode(0o4600)).expect("set");
         symlink(&outside, volume.join("link")).expect("linked");
         let own = fs::metadata(&outside).expect("there").gid();
         let pod = |policy: &str| -> Pod {
@@ -72,7 +77,7 @@ mod tests {
         };
         give(&File::open(&volume).expect("opened"), &pod("Always")).expect("given");
         let look = |path: &str| fs::metadata(volume.join(path)).map(|found| (found.gid(), found.mode() & 0o7777));
-        assert_eq!(look("sub/file").expect("there"), (4321, 0o660));
+        assert_eq!(look("sub/file").expect("there"), (4321, 0o4660));
         assert_eq!(look("sub").expect("there").0, 4321);
         assert_eq!(look("").expect("there").1 & 0o2770, 0o2770);
         assert_eq!(fs::metadata(&outside).expect("there").gid(), own, "outside");
@@ -84,5 +89,17 @@ mod tests {
             0o600,
             "the root is the group's: nothing is looked at"
         );
+    }
+
+    #[test]
+    fn a_read_only_volume_stays_as_it_is() {
+        let volume = tempfile::tempdir().expect("a directory");
+        let (path, none) = (volume.path(), None::<&str>);
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::MS_RDONLY, none).expect("mounted");
+        let pod = serde_json::json!({"spec": {"containers": [], "securityContext": {"fsGroup": 4321}}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let given = give(&File::open(path).expect("opened"), &pod);
+        umount2(path, MntFlags::MNT_DETACH).expect("unmounted");
+        given.expect("not refused");
     }
 }
