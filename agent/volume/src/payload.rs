@@ -185,10 +185,7 @@ fn project(
         } else {
             mode
         };
-        insert(payload, &source.path, token.clone().into_bytes(), mode)?;
-        if let Some(file) = payload.files.get_mut(&source.path) {
-            file.owner = owner;
-        }
+        insert(payload, &source.path, token.clone().into_bytes(), mode)?.owner = owner;
         Ok(())
     } else {
         Err(PayloadError::Unsupported)
@@ -315,14 +312,21 @@ fn downward(
     Ok(())
 }
 
-fn insert(payload: &mut Gathered<'_>, path: &str, contents: Vec<u8>, mode: Option<i32>) -> Result<(), PayloadError> {
-    let confined = !path.is_empty()
+/// Adds a file at a path, cleaned as by `validatePayload` of `pkg/volume/util/atomic_writer.go`.
+fn insert<'p>(
+    payload: &'p mut Gathered<'_>,
+    path: &str,
+    contents: Vec<u8>,
+    mode: Option<i32>,
+) -> Result<&'p mut File, PayloadError> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    let name = parts.join("/");
+    let confined = !name.is_empty()
         && path.len() <= 4096
         && !path.contains('\0')
-        && !path.starts_with("..")
-        && path
-            .split('/')
-            .all(|part| !part.is_empty() && part != "." && part != "..");
+        && !path.starts_with('/')
+        && !name.starts_with("..")
+        && !parts.contains(&"..");
     if !confined {
         return Err(PayloadError::Path(path.to_owned()));
     }
@@ -332,6 +336,5 @@ fn insert(payload: &mut Gathered<'_>, path: &str, contents: Vec<u8>, mode: Optio
         mode,
         owner: None,
     };
-    payload.files.insert(path.to_owned(), file);
-    Ok(())
+    Ok(payload.files.entry(name).insert_entry(file).into_mut())
 }

@@ -110,11 +110,18 @@ fn what_is_missing_or_leads_outside_is_refused() {
         "MountVolume.SetUp failed for volume \"v\" : configmap \"other\" not found"
     );
     attempt(r#"{"name":"v","configMap":{"name":"other","optional":true}}"#).unwrap();
-    for path in ["../x", "/x", "a/../../x", "..x", "a//b"] {
+    let at = |path: &str| {
         attempt(&format!(
             r#"{{"name":"w","configMap":{{"name":"cm","items":[{{"key":"a","path":"{path}"}}]}}}}"#
         ))
-        .unwrap_err();
+    };
+    for path in ["../x", "/x", "a/../../x", "..x", "./..x", "."] {
+        at(path).unwrap_err();
+    }
+    for (path, shown) in [("./x", "x"), ("a//b/", "a/b")] {
+        at(path).unwrap();
+        let file = directory.path().join("uid-1/volumes/w").join(shown);
+        assert_eq!(fs::read_to_string(file).unwrap(), "1", "{path}");
     }
     let wrong = attempt(r#"{"name":"h","hostPath":{"path":"/etc/passwd","type":"Directory"}}"#).unwrap_err();
     assert!(
