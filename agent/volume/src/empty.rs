@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec};
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
 
-use crate::{Error, io_error, make_directory, set_mode, subpath};
+use crate::{Error, io_error, make_directory, memory, set_mode, subpath};
 
 /// Creates an `emptyDir`. It gets its final path when it is complete: after a crash, the next
 /// attempt removes the remains.
@@ -104,8 +104,12 @@ fn mount_dir(directory: &Path, kind: &'static str, options: &[String]) -> Result
     if subpath::is_mounted(directory).map_err(|error| io_error("find the mount at", directory, error))? {
         return Ok(());
     }
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let options = options.join(",");
-    mount(Some(kind), directory, Some(kind), flags, Some(options.as_str()))
-        .map_err(|error| io_error("mount a file system in memory at", directory, error))
+    let mounted = if kind == "tmpfs" {
+        memory::mount_tmpfs(directory, &options)
+    } else {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some(kind), directory, Some(kind), flags, Some(options.as_str()))
+    };
+    mounted.map_err(|error| io_error("mount a file system in memory at", directory, error))
 }
