@@ -273,6 +273,23 @@ async fn attack_22_a_node_steers_no_pods_by_its_taints() {
     }
 }
 
+#[tokio::test]
+async fn attack_22_a_node_registers_as_itself_without_protected_labels() {
+    let api = cluster().await;
+    for (name, because) in [
+        (
+            "n1",
+            "is not allowed to set the following labels: node-role.kubernetes.io/x",
+        ),
+        ("n3", "is not allowed to modify node \"n3\""),
+    ] {
+        let node = json!({"metadata": {"name": name, "labels": {"node-role.kubernetes.io/x": ""}}});
+        let refused = n1(&api, "POST", "/api/v1/nodes", &node).await;
+        let expected = format!("nodes {name:?} is forbidden: node \"n1\" {because}");
+        assert_eq!((refused.code.as_u16(), refused.message()), (403, expected));
+    }
+}
+
 type Change = Box<dyn Fn(&mut Value)>;
 
 /// A pod that n1 may show to the server.

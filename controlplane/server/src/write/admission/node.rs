@@ -51,9 +51,8 @@ pub(super) fn may_create(context: &Context, object: &dyn Object) -> Result<(), F
     let name = object.metadata().name.as_deref().unwrap_or_default();
     match (context.registration.group, context.registration.plural) {
         ("", "nodes") => {
-            may_label(context, asking, object, None)?;
             if name == asking {
-                return Ok(());
+                return may_label(context, asking, object, None);
             }
             let because = format!("node {asking:?} is not allowed to modify node {name:?}");
             Err(context.forbidden(name, because))
@@ -337,7 +336,7 @@ fn may_label(context: &Context, asking: &str, new: &dyn Object, old: Option<&dyn
     let because = if old.is_some() {
         format!("is not allowed to modify labels: {changed}")
     } else {
-        format!("is not allowed to set the following labels: {changed}")
+        format!("node {asking:?} is not allowed to set the following labels: {changed}")
     };
     Err(context.forbidden(asking, because))
 }
