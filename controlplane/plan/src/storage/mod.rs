@@ -146,10 +146,11 @@ fn modes_agree(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
 
 /// True if the volume has the class of attributes that the claim asks for, or neither has one.
 fn attributes_agree(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
-    let volume = volume.spec.as_ref().map(|spec| &spec.volume_attributes_class_name);
-    let claim = claim.spec.as_ref().map(|spec| &spec.volume_attributes_class_name);
-    let named = |class: Option<&Option<String>>| class.cloned().flatten().unwrap_or_default();
-    named(volume) == named(claim)
+    let volume = volume.spec.as_ref();
+    let volume = volume.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let claim = claim.spec.as_ref();
+    let claim = claim.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    volume.unwrap_or_default() == claim.unwrap_or_default()
 }
 
 /// True if the volume supports all of the claim's access modes.
