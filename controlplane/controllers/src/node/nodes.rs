@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controlplane_plan::node::node_health::{self, Marked, Pulse, Scheduled, Snapshot, Tainted, is_ready};
+use controlplane_plan::node::node_health::{self, Marked, Pace, Pulse, Scheduled, Snapshot, Tainted, Zones, is_ready};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges, Recorded};
 use controlplane_plan::objects::target;
 use controlplane_plan::pod::Pod;
@@ -34,6 +34,7 @@ pub(crate) struct Nodes {
     start: Instant,
     seen: Mutex<BTreeMap<String, Seen>>,
     ranges: Mutex<Ranges>,
+    zones: Mutex<Zones>,
 }
 
 /// State of a node between two syncs.
@@ -53,6 +54,7 @@ impl Nodes {
             start: Instant::now(),
             seen: Mutex::new(BTreeMap::new()),
             ranges: Mutex::new(Ranges::new(ranges)),
+            zones: Mutex::default(),
         }
     }
 
@@ -97,6 +99,15 @@ impl Nodes {
         (ranges.record(node, there, at), range)
     }
 
+    /// Permission to evict the node's pods.
+    fn pace(&self, node: &Node, at: Duration) -> Pace {
+        if !self.caches.nodes.any(is_ready) {
+            return Pace::Halted;
+        }
+        let mut zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
+        zones.pace(node, &|| self.caches.nodes.all(), at)
+    }
+
     fn keep(&self, key: &Key, seen: Seen) {
         let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(key.name.clone(), seen);
@@ -123,7 +134,6 @@ impl Controller for Nodes {
         let mut seen = self.look(before, key, &node, at);
         let pods = self.caches.pods.indexed(&on_node(&key.name));
         let pods: Vec<&Pod> = pods.iter().map(Arc::as_ref).collect();
-        let any_ready = self.caches.nodes.any(is_ready);
         if first {
             let message = format!("Registered Node {} in Controller", key.name);
             plan.stage(vec![event(seen.about.clone(), "RegisteredNode", &message)]);
@@ -142,7 +152,7 @@ impl Controller for Nodes {
                 pulse: &seen.pulse,
                 tainted: &seen.tainted,
                 pods: &pods,
-                any_ready,
+                pace: self.pace(&node, at),
             };
             let memory = (&mut seen.marked, &mut seen.scheduled);
             let health = node_health::plan(&snapshot, memory, at, now);

@@ -7,6 +7,7 @@ mod eviction;
 mod marked;
 #[cfg(test)]
 mod tests;
+mod zones;
 
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use crate::{
 use eviction::Clock;
 pub use eviction::{EVICTED, Scheduled, Tainted};
 pub use marked::Marked;
+pub use zones::{Pace, Zones};
 
 /// Time without a heartbeat after which a node is unknown.
 pub const GRACE: Duration = Duration::from_secs(50);
@@ -87,9 +89,8 @@ pub struct Snapshot<'a> {
     pub tainted: &'a Tainted,
     /// The pods bound to it.
     pub pods: &'a [&'a Pod],
-    /// True if any node is ready. If none is, the fault is likelier in the control plane, and no
-    /// pods are evicted.
-    pub any_ready: bool,
+    /// Permission to evict its pods.
+    pub pace: Pace,
 }
 
 /// Makes the plan. `at` is read on the pulse's clock.
@@ -113,7 +114,10 @@ pub fn plan(
     } else {
         plan.again(GRACE.saturating_sub(silent).saturating_add(Duration::from_millis(100)));
     }
-    if let Some(step) = taint(node, snapshot.any_ready, now) {
+    if let Pace::Waiting(rest) = snapshot.pace {
+        plan.again(rest);
+    }
+    if let Some(step) = taint(node, snapshot.pace, now) {
         plan.stage(vec![step]);
         return plan;
     }
@@ -201,8 +205,15 @@ fn is_managed(taint: &Taint) -> bool {
     }
 }
 
+/// True if a node that is not ready has the taint that evicts its pods.
+fn is_driven(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+    let mut taints = taints.unwrap_or_default().iter();
+    taints.any(|taint| taint.effect == "NoExecute" && is_managed(taint))
+}
+
 /// Sets the taints that this controller manages according to the conditions; others are kept.
-fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
+fn taint(node: &Node, pace: Pace, now: Timestamp) -> Option<Step> {
     let old = node
         .spec
         .as_ref()
@@ -217,7 +228,7 @@ fn taint(node: &Node, any_ready: bool, now: Timestamp) -> Option<Step> {
     if let Some(key) = trouble {
         wanted.push((key, "NoSchedule"));
         // A node that has not reported yet has nothing to evict.
-        if any_ready && condition(node, "Ready").is_some() {
+        if pace == Pace::Free && condition(node, "Ready").is_some() {
             wanted.push((key, "NoExecute"));
         }
     }

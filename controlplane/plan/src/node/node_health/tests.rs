@@ -1,10 +1,10 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use expect_test::{Expect, expect};
 use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
 use serde_json::{Value, json};
 
-use super::{Marked, Pulse, Scheduled, Snapshot, Tainted, plan};
+use super::{Marked, Pace, Pulse, Scheduled, Snapshot, Tainted, Zones, plan};
 use crate::{pod::Pod, step::Step};
 
 fn now() -> Timestamp {
@@ -46,7 +46,7 @@ fn check(node: &Node, pod: &Pod, silence: u64, any_ready: bool, expected: &Expec
         pulse: &pulse,
         tainted: &Tainted::default(),
         pods: &[pod],
-        any_ready,
+        pace: if any_ready { Pace::Free } else { Pace::Halted },
     };
     let memory = (&mut Marked::default(), &mut Scheduled::default());
     expected.assert_eq(&plan(&snapshot, memory, Duration::from_secs(silence), now()).to_string());
@@ -92,6 +92,62 @@ fn a_silent_node_becomes_unknown_then_tainted_then_empty() {
 fn nobody_is_evicted_when_no_node_at_all_is_ready() {
     let taints = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }]);
     check(&node("Unknown", &taints), &pod(&json!([])), 60, false, &expect![""]);
+}
+
+#[test]
+fn a_node_that_has_to_wait_gets_no_pods_and_keeps_its_own() {
+    let taints = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }]);
+    for (taints, expected) in [(json!(null), "patch Node n1 again in 7s"), (taints, " again in 7s")] {
+        let node = node("Unknown", &taints);
+        let pulse = Pulse::next(None, &node, None, Duration::ZERO);
+        let snapshot = Snapshot {
+            node: &node,
+            pulse: &pulse,
+            tainted: &Tainted::default(),
+            pods: &[],
+            pace: Pace::Waiting(Duration::from_secs(7)),
+        };
+        let memory = (&mut Marked::default(), &mut Scheduled::default());
+        let plan = plan(&snapshot, memory, Duration::from_secs(60), now());
+        assert_eq!(plan.to_string(), expected);
+        for step in plan.stages.iter().flatten() {
+            let Step::Patch { body, .. } = step else {
+                panic!("{step}")
+            };
+            assert_eq!(body["spec"]["taints"].as_array().unwrap().len(), 1);
+            assert_eq!(body["spec"]["taints"][0]["effect"], "NoSchedule");
+        }
+    }
+}
+
+#[test]
+fn nodes_that_fail_together_are_emptied_one_by_one_or_not_at_all() {
+    let (good, bad) = (node("True", &json!(null)), node("Unknown", &json!(null)));
+    let mut zones = Zones::default();
+    let mut pace = |node: &Node, (ready, others): (usize, usize), at: u64| {
+        let all = || -> Vec<Arc<Node>> {
+            let ready = std::iter::repeat_n(&good, ready);
+            let others = std::iter::repeat_n(&bad, others);
+            ready.chain(others).cloned().map(Arc::new).collect()
+        };
+        zones.pace(node, &all, Duration::from_secs(at))
+    };
+    let waiting = |seconds| Pace::Waiting(Duration::from_secs(seconds));
+    assert_eq!(pace(&bad, (3, 2), 0), Pace::Free);
+    assert_eq!(pace(&bad, (3, 2), 4), waiting(6));
+    assert_eq!(pace(&good, (3, 2), 4), Pace::Free);
+    assert_eq!(pace(&bad, (3, 2), 10), Pace::Free);
+    // Most of a small zone.
+    assert_eq!(pace(&bad, (2, 3), 100), waiting(10));
+    assert_eq!(pace(&bad, (1, 2), 100), Pace::Free);
+    // Most of a large one.
+    assert_eq!(pace(&bad, (20, 40), 120), waiting(80));
+    assert_eq!(pace(&bad, (20, 40), 200), Pace::Free);
+    // All of a zone, while others have nodes that are ready.
+    assert_eq!(pace(&bad, (0, 5), 210), Pace::Free);
+    // One that was tainted before keeps that at once.
+    let taints = json!([{ "key": "node.kubernetes.io/not-ready", "effect": "NoExecute" }]);
+    assert_eq!(pace(&node("Unknown", &taints), (2, 3), 211), Pace::Free);
 }
 
 #[test]
@@ -142,7 +198,7 @@ fn a_pod_bears_a_users_taint_for_as_long_as_it_says() {
             pulse: &pulse,
             tainted: seen,
             pods: &[pod],
-            any_ready: true,
+            pace: Pace::Free,
         };
         let memory = (&mut Marked::default(), &mut Scheduled::default());
         expected.assert_eq(&plan(&snapshot, memory, since(at), now()).to_string());
@@ -169,7 +225,7 @@ fn a_pod_that_stays_after_all_is_told_so_once() {
             pulse: &pulse,
             tainted: &Tainted::default(),
             pods: &[&patient],
-            any_ready: true,
+            pace: Pace::Free,
         };
         let memory = (&mut Marked::default(), &mut scheduled);
         expected.assert_eq(&plan(&snapshot, memory, Duration::ZERO, now()).to_string());
