@@ -124,17 +124,12 @@ fn stay(pod: &Pod, taints: &[&Taint], clock: Clock<'_>) -> Option<Duration> {
         .and_then(|spec| spec.tolerations.as_deref())
         .unwrap_or_default();
     let stays = taints.iter().map(|taint| {
-        let matching: Vec<_> = tolerations
-            .iter()
-            .filter(|toleration| tolerates(toleration, taint))
-            .collect();
-        if matching.is_empty() {
+        // The first that matches counts: `GetMatchingTolerations` of
+        // `pkg/apis/core/v1/helper/helpers.go`.
+        let Some(toleration) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else {
             return Some(Duration::ZERO);
-        }
-        let seconds = matching
-            .iter()
-            .filter_map(|toleration| toleration.toleration_seconds)
-            .min()?;
+        };
+        let seconds = toleration.toleration_seconds?;
         let borne = clock.borne(taint, pod);
         Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).saturating_sub(borne))
     });

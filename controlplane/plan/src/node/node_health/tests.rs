@@ -89,6 +89,26 @@ fn a_silent_node_becomes_unknown_then_tainted_then_empty() {
 }
 
 #[test]
+fn the_first_toleration_of_a_taint_counts() {
+    let taints = json!([
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" },
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:59:00Z" },
+    ]);
+    let (always, shortly) = (
+        json!({ "operator": "Exists" }),
+        json!({ "key": "node.kubernetes.io/unreachable", "operator": "Exists", "tolerationSeconds": 10 }),
+    );
+    let evicted =
+        expect!["patch Pod a/status -> delete Pod a (TaintManagerEviction: Marking for deletion Pod default/a)"];
+    for (tolerations, expected) in [
+        (json!([always, shortly]), &expect![""]),
+        (json!([shortly, always]), &evicted),
+    ] {
+        check(&node("Unknown", &taints), &pod(&tolerations), 53, true, expected);
+    }
+}
+
+#[test]
 fn nobody_is_evicted_when_no_node_at_all_is_ready() {
     let taints = json!([{ "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" }]);
     check(&node("Unknown", &taints), &pod(&json!([])), 60, false, &expect![""]);
