@@ -159,6 +159,14 @@ fn nodes_that_fail_together_are_emptied_one_by_one_or_not_at_all() {
     assert_eq!(pace(&bad, (3, 2), 10), Pace::Free);
     // Most of a small zone.
     assert_eq!(pace(&bad, (2, 3), 100), waiting(10));
+    let mut excluded = good.clone();
+    excluded.metadata.labels = Some([("node.kubernetes.io/exclude-disruption".to_owned(), String::new())].into());
+    let few = || {
+        [&excluded, &excluded, &good, &bad, &bad, &bad]
+            .map(|node| Arc::new(node.clone()))
+            .to_vec()
+    };
+    assert_eq!(Zones::default().pace(&bad, &few, Duration::ZERO), waiting(10));
     assert_eq!(pace(&bad, (1, 2), 100), Pace::Free);
     // Most of a large one.
     assert_eq!(pace(&bad, (20, 40), 120), waiting(80));

@@ -10,6 +10,8 @@ use super::{condition, is_driven, is_ready};
 
 /// Labels of a node's zone.
 const LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+/// Label of nodes that do not count (`isNodeExcludedFromDisruptionChecks`, there).
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 /// Interval between two nodes of a zone, and of a large zone most of which is not ready (defaults of
 /// `--node-eviction-rate` and `--secondary-node-eviction-rate`).
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -49,7 +51,7 @@ impl Zones {
         let mut rest = left(INTERVAL);
         if rest.is_zero() {
             let mut all = nodes();
-            all.retain(|other| zone(other) == own);
+            all.retain(|other| zone(other) == own && !is_excluded(other));
             let ready = all.iter().filter(|other| is_ready(other)).count();
             rest = interval(ready, all.len()).map_or(INTERVAL, left);
         }
@@ -74,6 +76,11 @@ fn interval(ready: usize, all: usize) -> Option<Duration> {
     } else {
         None
     }
+}
+
+fn is_excluded(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(EXCLUDED))
 }
 
 fn zone(node: &Node) -> [String; 2] {
