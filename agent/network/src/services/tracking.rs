@@ -19,17 +19,36 @@ const TIMES: [(&str, u64); 2] = [
     ("nf_conntrack_tcp_timeout_close_wait", 3_600),
 ];
 
+/// Older kernels take packets that come late for invalid and do not translate them: the pod that gets
+/// one resets the connection to its Service. Then only resets are invalid: the workaround for
+/// kube-proxy's nftables mode (`tcpBeLiberal`), which kind sets, too.
+const LIBERAL: &str = "nf_conntrack_tcp_be_liberal";
+const RELEASE: &str = "/proc/sys/kernel/osrelease";
+const MENDED: [u32; 2] = [6, 1];
+
 /// Raises the settings. They exist once there is a rule that translates.
 pub(super) fn make_room() {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(1));
-    raise_all(Path::new(FOLDER), Path::new(BUCKETS), ROOM.max(ROOM_OF_CPU * cpus));
+    let release = std::fs::read_to_string(RELEASE).unwrap_or_default();
+    let room = ROOM.max(ROOM_OF_CPU * cpus);
+    raise_all(Path::new(FOLDER), Path::new(BUCKETS), room, is_old(&release));
 }
 
-fn raise_all(folder: &Path, buckets: &Path, room: u64) {
+/// True if the kernel with this name has the fault.
+fn is_old(release: &str) -> bool {
+    let numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    let numbers = numbers.map_while(|number| number.parse::<u32>().ok());
+    numbers.take(2).lt(MENDED)
+}
+
+fn raise_all(folder: &Path, buckets: &Path, room: u64, is_old: bool) {
     raise(&folder.join("nf_conntrack_max"), room);
     raise(buckets, room / 4);
     for (name, seconds) in TIMES {
         raise(&folder.join(name), seconds);
+    }
+    if is_old {
+        raise(&folder.join(LIBERAL), 1);
     }
 }
 
@@ -57,14 +76,32 @@ mod tests {
             ("hashsize", "65536\n", "65536\n"),
             (established, "432000\n", "432000\n"),
             (close_wait, "60\n", "3600"),
+            (LIBERAL, "0\n", "1"),
         ];
         for (name, text, _) in settings {
             std::fs::write(folder.join(name), text).unwrap();
         }
-        raise_all(folder, &folder.join("hashsize"), ROOM);
-        raise_all(Path::new("/nowhere"), Path::new("/nowhere"), ROOM);
+        raise_all(folder, &folder.join("hashsize"), ROOM, true);
+        raise_all(Path::new("/nowhere"), Path::new("/nowhere"), ROOM, true);
         for (name, _, then) in settings {
             assert_eq!(std::fs::read_to_string(folder.join(name)).unwrap(), then, "{name}");
+        }
+        std::fs::write(folder.join(LIBERAL), "0\n").unwrap();
+        raise_all(folder, &folder.join("hashsize"), ROOM, false);
+        assert_eq!(std::fs::read_to_string(folder.join(LIBERAL)).unwrap(), "0\n");
+    }
+
+    #[test]
+    fn kernels_are_told_apart_by_their_numbers() {
+        for (release, old) in [
+            ("5.15.0-102-generic\n", true),
+            ("5.14.0-427.13.1.el9_4.x86_64\n", true),
+            ("6.0.19\n", true),
+            ("6.1.0-18-amd64\n", false),
+            ("6.12.5\n", false),
+            ("7.0-rc1\n", false),
+        ] {
+            assert_eq!(is_old(release), old, "{release}");
         }
     }
 }
