@@ -15,10 +15,21 @@ const NEW_LINK: u16 = 16;
 const LINK_INFO: u16 = 18;
 const KIND: u16 = 1;
 const NFT: u16 = 10;
+const NEW_TABLE: u16 = 0;
 const GET_TABLE: u16 = 1;
+const NEW_CHAIN: u16 = 3;
+const NEW_RULE: u16 = 6;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const TABLE_NAME: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const RULE_CHAIN: u16 = 2;
+const RULE_EXPRESSIONS: u16 = 4;
+const ELEMENT: u16 = 1;
+const EXPRESSION_NAME: u16 = 1;
+/// Names of the requested table and chain.
+const TABLE: &[u8] = b"skiff_check\0";
+const CHAIN: &[u8] = b"chain\0";
 /// Length of a netlink header.
 const HEAD: usize = 16;
 /// Length of an nftables header (`nfgenmsg`).
@@ -34,15 +45,34 @@ pub(crate) fn new_link(kind: &str) -> Result<Option<Errno>, Errno> {
 
 /// Requests an nftables table in the network namespace of this thread.
 pub(crate) fn new_table(family: u8) -> Result<Option<Errno>, Errno> {
+    let table = attribute(TABLE_NAME, TABLE);
+    transact(&[change(NEW_TABLE, ACKNOWLEDGE, family, &table)])
+}
+
+/// Requests a rule with an expression in such a table. The kernel may require attributes of an
+/// expression that it has; only `ENOENT` tells that it has none of this name.
+pub(crate) fn new_rule(family: u8, expression: &str) -> Result<Option<Errno>, Errno> {
+    let table = attribute(TABLE_NAME, TABLE);
+    let chain = [table.clone(), attribute(CHAIN_NAME, CHAIN)].concat();
+    let expression = attribute(EXPRESSION_NAME, format!("{expression}\0").as_bytes());
+    let expressions = attribute(RULE_EXPRESSIONS, &attribute(ELEMENT, &expression));
+    let rule = [table.clone(), attribute(RULE_CHAIN, CHAIN), expressions].concat();
+    transact(&[
+        change(NEW_TABLE, 0, family, &table),
+        change(NEW_CHAIN, 0, family, &chain),
+        change(NEW_RULE, ACKNOWLEDGE, family, &rule),
+    ])
+}
+
+fn change(kind: u16, flags: u16, family: u8, attributes: &[u8]) -> Vec<u8> {
+    message(NFT << 8 | kind, CREATE | flags, &[family, 0, 0, 0], attributes)
+}
+
+/// Sends changes of nftables as one transaction.
+fn transact(changes: &[Vec<u8>]) -> Result<Option<Errno>, Errno> {
     let [high, low] = NFT.to_be_bytes();
     let bound = |kind| message(kind, 0, &[0, 0, high, low], &[]);
-    let new = message(
-        NFT << 8,
-        CREATE | ACKNOWLEDGE,
-        &[family, 0, 0, 0],
-        &attribute(TABLE_NAME, b"skiff_check\0"),
-    );
-    let messages = [bound(BATCH_BEGIN), new, bound(BATCH_END)].concat();
+    let messages = [bound(BATCH_BEGIN), changes.concat(), bound(BATCH_END)].concat();
     ask(SockProtocol::NetlinkNetFilter, &messages)
 }
 
@@ -143,6 +173,8 @@ mod tests {
             assert_eq!(tables().unwrap(), Vec::<String>::new());
             assert_eq!((new_table(2).unwrap(), new_table(10).unwrap()), (None, None));
             assert!(new_table(99).unwrap().is_some());
+            assert_eq!(new_rule(2, "skiff-none").unwrap(), Some(Errno::ENOENT));
+            assert_ne!(new_rule(2, "meta").unwrap(), Some(Errno::ENOENT));
             assert_eq!(tables().unwrap(), ["skiff_check", "skiff_check"]);
         })
         .join()

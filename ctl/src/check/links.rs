@@ -15,11 +15,26 @@ const KINDS: [&str; 2] = ["bridge", "veth"];
 const TUNNEL: &str = "vxlan";
 /// Families of nftables: their names and numbers in the kernel.
 const FAMILIES: [(&str, u8); 2] = [("ip", 2), ("ip6", 10)];
+/// Expressions of rules that kernels may be built without, such as those of WSL.
+const EXPRESSIONS: [&str; 6] = ["ct", "fib", "masq", "nat", "numgen", "reject"];
 
 /// Features that the kernel lacks.
 pub(super) struct Lacks {
     kinds: Vec<&'static str>,
     families: Vec<&'static str>,
+    expressions: Vec<&'static str>,
+}
+
+impl Lacks {
+    fn ask_for_expressions(&mut self, family: u8) -> Result<(), Errno> {
+        for expression in EXPRESSIONS {
+            if netlink::new_rule(family, expression)? == Some(Errno::ENOENT) && !self.expressions.contains(&expression)
+            {
+                self.expressions.push(expression);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Runs the requests in a thread that ends with its namespace.
@@ -29,6 +44,7 @@ pub(super) fn probe() -> Result<Lacks, Errno> {
         let mut lacks = Lacks {
             kinds: Vec::new(),
             families: Vec::new(),
+            expressions: Vec::new(),
         };
         for kind in KINDS.into_iter().chain([TUNNEL]) {
             if netlink::new_link(kind)? == Some(Errno::EOPNOTSUPP) {
@@ -37,7 +53,7 @@ pub(super) fn probe() -> Result<Lacks, Errno> {
         }
         for (name, family) in FAMILIES {
             match netlink::new_table(family) {
-                Ok(None | Some(Errno::EEXIST)) => {}
+                Ok(None | Some(Errno::EEXIST)) => lacks.ask_for_expressions(family)?,
                 Ok(Some(_)) | Err(Errno::EPROTONOSUPPORT) => lacks.families.push(name),
                 Err(error) => return Err(error),
             }
@@ -68,6 +84,14 @@ pub(super) fn kinds(probed: &Result<Lacks, Errno>) -> Finding {
 pub(super) fn nftables(probed: &Result<Lacks, Errno>) -> Finding {
     let name = "nftables";
     match probed {
+        Ok(Lacks { expressions, .. }) if !expressions.is_empty() => {
+            let options = expressions
+                .iter()
+                .map(|name| format!("CONFIG_NFT_{}", name.to_uppercase()));
+            let mend = format!("take a kernel with {}", options.collect::<Vec<_>>().join(", "));
+            let found = format!("the kernel's rules have no {}", expressions.join(", "));
+            Finding::bad(Level::Fail, name, found, mend)
+        }
         Ok(lacks) if lacks.families.is_empty() => Finding::ok(name, "tables of ip, ip6"),
         Ok(lacks) if lacks.families.as_slice() == ["ip6"] => {
             let mend = "pods have no addresses of IPv6: take a kernel with CONFIG_NF_TABLES_IPV6";
@@ -85,4 +109,24 @@ fn unasked(name: &'static str, error: Errno) -> Finding {
     let found = format!("no network namespace can be made: {}", io::Error::from(error));
     let mend = "pods need CAP_SYS_ADMIN and a kernel with CONFIG_NET_NS";
     Finding::bad(Level::Fail, name, found, mend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lacks, Level, nftables, probe};
+
+    #[test]
+    fn what_rules_lack_is_told_by_the_kernels_options() {
+        let lacks = Lacks {
+            kinds: Vec::new(),
+            families: vec!["ip6"],
+            expressions: vec!["masq", "numgen"],
+        };
+        let found = nftables(&Ok(lacks));
+        assert_eq!(found.level, Level::Fail);
+        let line = found.line();
+        assert!(line.contains("CONFIG_NFT_MASQ, CONFIG_NFT_NUMGEN"), "{line}");
+        // Where the tests run, there are pods.
+        assert_eq!(nftables(&probe()).level, Level::Ok);
+    }
 }
