@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use agent_plan::network::bandwidth::Bandwidth;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,9 @@ pub struct AttachSpec {
     /// namespace.
     #[serde(default)]
     pub user_ids: Option<u32>,
+    /// Limits of its traffic, for CNI plugins.
+    #[serde(default)]
+    pub bandwidth: Bandwidth,
 }
 
 /// Identity of a pod.

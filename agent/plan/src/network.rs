@@ -4,9 +4,10 @@
 //! * [`dns`]: names of Services and pods
 //! * [`network_policy`]: allowed traffic of pods
 //! * [`node_routes`]: routes to the pods of other nodes
-//! * [`addresses`]: addresses to report
+//! * [`addresses`], [`bandwidth`]: addresses to report, and limits of traffic
 
 pub mod addresses;
+pub mod bandwidth;
 pub mod dns;
 pub mod network_policy;
 pub mod node_routes;

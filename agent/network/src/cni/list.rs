@@ -1,5 +1,6 @@
 //! Network configuration lists, as in the CNI specification. No I/O.
 
+use agent_plan::network::bandwidth::Bandwidth;
 use serde_json::{Map, Value, json};
 
 use crate::{PortMapping, Ranges};
@@ -35,6 +36,7 @@ pub(super) struct List {
 pub(super) struct Capabilities<'a> {
     pub(super) ports: &'a [PortMapping],
     pub(super) ranges: Option<Ranges>,
+    pub(super) bandwidth: Bandwidth,
 }
 
 /// Plugins whose pods' packets pass by the node that they are on.
@@ -142,6 +144,9 @@ impl Capabilities<'_> {
             let each = ranges.iter().map(|range| json!([{"subnet": range.network_range()}]));
             given.insert("ipRanges".to_owned(), each.collect());
         }
+        if wanted("bandwidth") && self.bandwidth != Bandwidth::default() {
+            given.insert("bandwidth".to_owned(), limits(self.bandwidth));
+        }
         given
     }
 }
@@ -155,6 +160,18 @@ fn port(mapping: &PortMapping) -> Value {
         port.insert("hostIP".to_owned(), address.to_string().into());
     }
     port
+}
+
+/// Rates with bursts of any size (containerd's `toCNIBandWidth`, `internal/cri/server/sandbox_run.go`).
+fn limits(bandwidth: Bandwidth) -> Value {
+    let mut limits = Map::new();
+    for (way, rate) in [("ingress", bandwidth.ingress), ("egress", bandwidth.egress)] {
+        if let Some(rate) = rate {
+            limits.insert(format!("{way}Rate"), rate.into());
+            limits.insert(format!("{way}Burst"), u32::MAX.into());
+        }
+    }
+    limits.into()
 }
 
 fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
@@ -184,7 +201,7 @@ fn is_name(name: &str) -> bool {
 mod tests {
     use serde_json::json;
 
-    use super::{Capabilities, List};
+    use super::{Bandwidth, Capabilities, List};
     use crate::PortMapping;
 
     fn parsed(text: &serde_json::Value) -> String {
@@ -223,6 +240,7 @@ mod tests {
     fn a_plugin_is_told_what_it_can_use() {
         let list = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [
             {"type": "bridge", "capabilities": {"ipRanges": true}}, {"type": "portmap", "capabilities": {"portMappings": true}},
+            {"type": "bandwidth", "capabilities": {"bandwidth": true}},
         ]});
         let list = List::of(&list).unwrap();
         let ports = [PortMapping {
@@ -234,6 +252,10 @@ mod tests {
         let capabilities = Capabilities {
             ports: &ports,
             ranges: Some("10.9.0.0/24,fd00:9::/64".parse().unwrap()),
+            bandwidth: Bandwidth {
+                ingress: Some(10_000_000),
+                egress: None,
+            },
         };
         let previous = json!({"ips": []});
         let requests: Vec<_> = list
@@ -248,6 +270,9 @@ mod tests {
                     "runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}], [{"subnet": "fd00:9::/64"}]]}, "prevResult": {"ips": []}}),
                 json!({"cniVersion": "1.0.0", "name": "pods", "type": "portmap", "capabilities": {"portMappings": true},
                     "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]},
+                    "prevResult": {"ips": []}}),
+                json!({"cniVersion": "1.0.0", "name": "pods", "type": "bandwidth", "capabilities": {"bandwidth": true},
+                    "runtimeConfig": {"bandwidth": {"ingressRate": 10_000_000, "ingressBurst": u32::MAX}},
                     "prevResult": {"ips": []}}),
             ]
         );

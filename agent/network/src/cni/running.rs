@@ -77,6 +77,7 @@ impl Inner {
         let capabilities = Capabilities {
             ports: &record.spec.ports,
             ranges: record.ranges,
+            bandwidth: record.spec.bandwidth,
         };
         let mut previous = match verb {
             // Plugins of older versions do not support `prevResult` here.

@@ -131,8 +131,8 @@ impl Inner {
         let around = self.of_the_node();
         // Some plugins need the ranges to know whether they have free addresses.
         let capabilities = Capabilities {
-            ports: &[],
             ranges: self.ranges(),
+            ..Capabilities::default()
         };
         for plugin in &list.plugins {
             let kind = plugin.get("type").and_then(Value::as_str).unwrap_or_default();

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_plan::container::{files, oci};
+use agent_plan::network::bandwidth::Bandwidth;
 use agent_plan::pod::observed::Sandbox;
 use agent_plan::pod::pods;
 use agent_plan::resources;
@@ -201,6 +202,7 @@ async fn connect(
     if pods::host_network(spec) {
         return Ok(context.config.host_addresses());
     }
+    let bandwidth = Bandwidth::of(pod.metadata.annotations.as_ref());
     let wanted = AttachSpec {
         sandbox_id: id.to_owned(),
         pod: network::PodId {
@@ -210,6 +212,7 @@ async fn connect(
         },
         ports: host_ports(spec),
         user_ids,
+        bandwidth: bandwidth.map_err(|why| Failure::sandbox_text(&why))?,
     };
     let attached = context.parts.network.attach(wanted).await;
     let attachment = attached.map_err(|error| Failure::sandbox(&error))?;
