@@ -32,9 +32,10 @@ const LAST_FOR: Duration = Duration::from_secs(15);
 const CACHED: u64 = 4096;
 /// Longest time that answers and refusals are kept, as in kubeadm's Corefile (`cache 30`).
 const MAX_TTL: Duration = Duration::from_secs(30);
-/// Questions that may be under way, and those of one client; further ones fail at once.
-const IN_FLIGHT: usize = 512;
-const IN_FLIGHT_EACH: usize = 64;
+/// Questions that may be under way (as by `max_concurrent` of kubeadm's Corefile), and those of one client, such as a
+/// proxy that looks for all its destinations at once; further ones fail at once.
+const IN_FLIGHT: usize = 1000;
+const IN_FLIGHT_EACH: usize = 250;
 
 /// Name servers by domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -231,6 +232,8 @@ fn resolver(server: SocketAddr, alone: bool) -> Option<Resolver<Sockets>> {
     options.timeout = TIMEOUT;
     // Where there is another server, that is asked instead.
     options.attempts = usize::from(alone);
+    // On its one TCP connection, over which it is asked again for what it cut off.
+    options.max_active_requests = IN_FLIGHT;
     options.cache_size = CACHED;
     options.positive_max_ttl = Some(MAX_TTL);
     options.negative_max_ttl = Some(MAX_TTL);
@@ -302,5 +305,42 @@ impl RuntimeProvider for Sockets {
             }
             Ok(socket)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use futures::future::join_all;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_may_ask_for_many_names_at_once() {
+        let upstream = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let forwarder = Forwarder::default();
+        forwarder.set(Rules {
+            upstreams: vec![upstream.local_addr().unwrap()],
+            stubs: Vec::new(),
+        });
+        let names = (0..200).map(|number| Name::from_ascii(format!("x{number}.example.")).unwrap());
+        let questions = names.map(|name| {
+            let forwarder = forwarder.clone();
+            async move { forwarder.lookup(&name, RecordType::A, [10, 244, 0, 9].into()).await }
+        });
+        let heard = async {
+            let (mut names, mut question) = (HashSet::new(), [0; 512]);
+            while names.len() < 200 {
+                let length = upstream.recv(&mut question).await.unwrap();
+                // Behind the header with the number of the question.
+                names.insert(question[12..length].to_vec());
+            }
+        };
+        tokio::select! {
+            heard = timeout(Duration::from_secs(10), heard) => heard.expect("all are asked"),
+            _ = join_all(questions) => panic!("those that nobody answers take their time"),
+        }
     }
 }
