@@ -12,7 +12,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::request::Parts;
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, StatusCode};
 use http_body::Body as _;
 use tokio::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::extensions::aggregation;
 use crate::extensions::definitions::Table;
 use crate::node::connect::{Wanted, connect};
 use crate::ops::audit::Layer;
-use crate::ops::audit::recording::{self, Outcome, Recording};
+use crate::ops::audit::recording::{self, AUDIT_ID, Outcome, Recording};
 use crate::ops::metrics::Manner;
 use crate::ops::ui;
 use crate::request::context::{Context, Gathered, Notes, Wire, refresh};
@@ -279,6 +279,10 @@ async fn elsewhere(
     } else {
         None
     };
+    // `NewRequestForProxy` of `staging/src/k8s.io/apiserver/pkg/util/proxy/proxy.go`.
+    if let Ok(id) = HeaderValue::from_str(&outcome.id) {
+        parts.headers.insert(AUDIT_ID, id);
+    }
     let wire = Wire::of(&mut parts);
     let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
     let answer = if lasting {

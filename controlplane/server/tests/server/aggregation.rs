@@ -162,6 +162,7 @@ async fn it_is_told_who_asks_by_nobody_else() {
     let asked = asked_for_flunders().last().unwrap()["headers"].clone();
     assert_eq!(asked["x-remote-user"], "jane");
     assert_eq!(asked["x-remote-extra-scopes%2fa"], "b");
+    assert_eq!(asked["audit-id"].as_str().map(str::len), Some(36));
     assert_eq!(
         (asked.get("x-remote-extra-more"), asked.get("authorization")),
         (None, None)

@@ -13,7 +13,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, USER_AGENT};
 use http::request::Parts;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderName, HeaderValue, StatusCode};
 use http_body::{Frame, SizeHint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
@@ -32,6 +32,7 @@ use crate::server::{Clock, Shared};
 use crate::transport::respond::{Response, encode};
 use crate::transport::tunnel;
 
+pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Characters of a request's name for the audit that its client may choose.
 const LONGEST_ID: usize = 64;
 /// Limit of the recorded source addresses of a request.
@@ -67,12 +68,16 @@ impl Recording {
             // The answer waits for its own record's place, which is behind this one's.
             sink.record(trail.clone().record(outcome, Stage::RequestReceived, 0, received));
         }
+        let outcome = Outcome {
+            id: trail.id.clone(),
+            ..Outcome::default()
+        };
         Self {
             trail: sink.is_some().then_some(trail),
             sink,
             clock: shared.options.clock.clone(),
             refused,
-            outcome: Outcome::default(),
+            outcome,
         }
     }
 
@@ -84,13 +89,13 @@ impl Recording {
         headers
             .entry(CACHE_CONTROL)
             .or_insert(HeaderValue::from_static("no-cache, private"));
+        if let Ok(id) = HeaderValue::from_str(&self.outcome.id) {
+            headers.insert(AUDIT_ID, id);
+        }
         let lasts = switched || (self.outcome.info.lasts() && failure.is_none());
         let Some(record) = self.record(response.status().as_u16(), failure, lasts, at) else {
             return response;
         };
-        if let Ok(id) = HeaderValue::from_str(&record.id) {
-            response.headers_mut().insert("audit-id", id);
-        }
         let Some(sink) = self.sink.take() else { return response };
         let waiting = sink.record(record.clone());
         if lasts {
@@ -220,6 +225,8 @@ impl Drop for End {
 /// Results of the handlers for the answer's headers and the audit log.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
+    /// The request's audit ID, for the client and for an aggregated server.
+    pub(crate) id: String,
     pub(crate) info: RequestInfo,
     pub(crate) impersonated: Option<Impersonated>,
     pub(crate) decision: Option<Decision>,
@@ -244,7 +251,7 @@ struct Trail {
 
 /// The audit's name of a request as its client chose it.
 fn own_id(parts: &Parts) -> Option<String> {
-    let id = parts.headers.get("audit-id")?.to_str().ok()?;
+    let id = parts.headers.get(AUDIT_ID)?.to_str().ok()?;
     (!id.is_empty() && id.len() <= LONGEST_ID).then(|| id.to_owned())
 }
 
