@@ -5,6 +5,7 @@
 //! nothing else, and `openssl req -x509` marks each as an authority.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
@@ -63,12 +64,14 @@ pub fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixT
     verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
     let (_, parsed) =
         parse_x509_certificate(certificate).map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    if now < parsed.validity().not_before.timestamp() {
-        return Err(CertificateError::NotValidYet.into());
+    let at = |second: i64| UnixTime::since_unix_epoch(Duration::from_secs(second.try_into().unwrap_or_default()));
+    let not_before = at(parsed.validity().not_before.timestamp());
+    if now < not_before {
+        return Err(CertificateError::NotValidYetContext { time: now, not_before }.into());
     }
-    if now > parsed.validity().not_after.timestamp() {
-        return Err(CertificateError::Expired.into());
+    let not_after = at(parsed.validity().not_after.timestamp());
+    if now > not_after {
+        return Err(CertificateError::ExpiredContext { time: now, not_after }.into());
     }
     let purposes = parsed.extended_key_usage();
     let purposes = purposes.map_err(|_unread| Error::from(CertificateError::BadEncoding))?;
@@ -78,6 +81,11 @@ pub fn vouch(certificate: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixT
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// True for a certificate with no issuer but itself.
+fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
+    parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| parsed.issuer().as_raw() == parsed.subject().as_raw())
 }
 
 impl ServerCertVerifier for Bundle {
@@ -92,11 +100,16 @@ impl ServerCertVerifier for Bundle {
         let judged = self
             .authorities
             .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
-        if judged.is_ok() || !self.certificates.iter().any(|given| given == end_entity) {
+        let is_known = self.certificates.iter().any(|given| given == end_entity);
+        let is_authority = matches!(judged, Err(Error::InvalidCertificate(CertificateError::Other(_))));
+        if judged.is_ok() || !(is_known || is_authority && is_self_issued(end_entity)) {
             return judged;
         }
         vouch(end_entity, server_name, now)?;
-        Ok(ServerCertVerified::assertion())
+        if is_known {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(CertificateError::UnknownIssuer.into())
     }
 
     fn verify_tls12_signature(

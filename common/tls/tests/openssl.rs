@@ -13,6 +13,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use common_tls::Bundle;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -24,10 +25,10 @@ struct Server {
 
 impl Server {
     /// Starts a server with a self-signed certificate whose key and signature are P-521.
-    fn start(home: &Path, digest: &str, options: &str) -> Self {
+    fn start(home: &Path, digest: &str, constraints: &str, options: &str) -> Self {
         let words = format!(
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-521 -nodes -days 2 -{digest} -subj /CN=x -addext \
-             subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE -keyout own.key -out own.pem"
+             subjectAltName=DNS:localhost -addext basicConstraints=critical,{constraints} -keyout own.key -out own.pem"
         );
         let made = Command::new("openssl")
             .args(words.split(' '))
@@ -81,7 +82,7 @@ fn keys_and_exchanges_of_p521_are_spoken() {
     for version in ["-tls1_2", "-tls1_3"] {
         for digest in ["sha256", "sha384", "sha512"] {
             let home = tempfile::tempdir().unwrap();
-            let server = Server::start(home.path(), digest, &format!("{version} -groups P-521"));
+            let server = Server::start(home.path(), digest, "CA:FALSE", &format!("{version} -groups P-521"));
             let page = server.ask(common_tls::trusting().unwrap());
             assert!(page.starts_with("HTTP/1.0 200 ok"), "{version} {digest}: {page}");
             // It is an authority for itself alone.
@@ -93,7 +94,7 @@ fn keys_and_exchanges_of_p521_are_spoken() {
             let page = server.ask(builder.clone().with_root_certificates(roots).with_no_client_auth());
             assert!(page.starts_with("HTTP/1.0 200 ok"), "{version} {digest}: {page}");
             let other = tempfile::tempdir().unwrap();
-            let _stranger = Server::start(other.path(), digest, version);
+            let _stranger = Server::start(other.path(), digest, "CA:FALSE", version);
             let pem = std::fs::read(other.path().join("own.pem")).unwrap();
             let mut roots = RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(&pem).unwrap()).unwrap();
@@ -104,4 +105,18 @@ fn keys_and_exchanges_of_p521_are_spoken() {
             );
         }
     }
+}
+
+#[test]
+fn an_authority_is_a_server_to_those_alone_who_trust_it() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Server::start(home.path(), "sha256", "CA:TRUE", "-tls1_3");
+    let pem = std::fs::read(home.path().join("own.pem")).unwrap();
+    let page = server.ask(Bundle::client(&pem).unwrap());
+    assert!(page.starts_with("HTTP/1.0 200 ok"), "{page}");
+    let other = tempfile::tempdir().unwrap();
+    let _stranger = Server::start(other.path(), "sha256", "CA:TRUE", "-tls1_3");
+    let pem = std::fs::read(other.path().join("own.pem")).unwrap();
+    let refused = server.ask(Bundle::client(&pem).unwrap());
+    assert_eq!(refused, "invalid peer certificate: UnknownIssuer");
 }

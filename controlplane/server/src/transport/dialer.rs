@@ -3,6 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
+use k8s_openapi::jiff::Timestamp;
+use rustls_pki_types::UnixTime;
+
 /// No connection to an address.
 pub(crate) fn refused(address: SocketAddr, error: &io::Error) -> String {
     // The time that was set here is over; the kernel's own end of patience has a number.
@@ -35,14 +38,25 @@ fn flaw(why: &rustls::CertificateError) -> String {
     }
     if matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
         "certificate signed by unknown authority".to_owned()
-    } else if matches!(
-        why,
-        CertificateError::ExpiredContext { .. } | CertificateError::NotValidYetContext { .. }
-    ) {
-        "certificate has expired or is not yet valid".to_owned()
+    } else if let CertificateError::ExpiredContext { time, not_after } = why {
+        untimely(*time, "after", *not_after)
+    } else if let CertificateError::NotValidYetContext { time, not_before } = why {
+        untimely(*time, "before", *not_before)
     } else {
         why.to_string()
     }
+}
+
+/// `CertificateInvalidError` of Go's `crypto/x509/verify.go`, of the reason `Expired`.
+fn untimely(now: UnixTime, relation: &str, limit: UnixTime) -> String {
+    let written = |time: UnixTime| {
+        let second = i64::try_from(time.as_secs()).ok();
+        second
+            .and_then(|second| Timestamp::from_second(second).ok())
+            .unwrap_or(Timestamp::MAX)
+    };
+    let (now, limit) = (written(now), written(limit));
+    format!("certificate has expired or is not yet valid: current time {now} is {relation} {limit}")
 }
 
 /// `HostnameError` of Go's `crypto/x509/verify.go`. The names are as the library writes them: `DnsName("web")`.
@@ -98,10 +112,17 @@ mod tests {
         let six: SocketAddr = "[fd00::7]:80".parse().unwrap();
         let refusal = refused(six, &io::Error::from_raw_os_error(111));
         assert_eq!(refusal, "dial tcp [fd00::7]:80: connect: connection refused");
-        let stranger = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let flawed = |why| unsecured(&io::Error::other(rustls::Error::InvalidCertificate(why)));
         assert_eq!(
-            unsecured(&io::Error::new(io::ErrorKind::InvalidData, stranger)),
+            flawed(rustls::CertificateError::UnknownIssuer),
             "tls: failed to verify certificate: x509: certificate signed by unknown authority"
+        );
+        let at = |second| UnixTime::since_unix_epoch(std::time::Duration::from_secs(second));
+        let (time, not_after) = (at(1_790_000_000), at(1_700_000_000));
+        assert_eq!(
+            flawed(rustls::CertificateError::ExpiredContext { time, not_after }),
+            "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: \
+             current time 2026-09-21T14:13:20Z is after 2023-11-14T22:13:20Z"
         );
     }
 }
