@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use http::HeaderValue;
 use http::header::USER_AGENT;
+use k8s_openapi::api::authentication::v1::UserInfo;
 use k8s_openapi::api::coordination::v1::Lease;
 use store::{Entry, Guard, Key};
 use tower::Service;
@@ -81,6 +82,16 @@ impl User {
         match account.and_then(|account| account.split_once(':')) {
             Some((namespace, account)) => Self::account(namespace, account),
             None => Self::new(name, []),
+        }
+    }
+
+    /// The user as answers and questions to webhooks show him.
+    pub(crate) fn info(&self) -> UserInfo {
+        UserInfo {
+            username: Some(self.name.clone()),
+            uid: Some(self.uid.clone()).filter(|uid| !uid.is_empty()),
+            groups: Some(self.groups.clone()).filter(|groups| !groups.is_empty()),
+            extra: Some(self.extra.clone()).filter(|extra| !extra.is_empty()),
         }
     }
 }

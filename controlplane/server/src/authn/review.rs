@@ -8,7 +8,6 @@ use k8s_openapi::api::authentication::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::authn;
-use crate::authn::identity::User;
 use crate::authn::token_usage;
 use crate::authn::tokens::{Refused, Used};
 use crate::authz::access_review;
@@ -43,7 +42,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     } else if let Some(review) = asked.downcast_mut::<SelfSubjectReview>() {
         review.metadata.creation_timestamp = Some(Time(context.now()));
         review.status = Some(SelfSubjectReviewStatus {
-            user_info: Some(user_info(&context.user)),
+            user_info: Some(context.user.info()),
         });
     } else if !access_review::review(context, &mut *read.object)? {
         return Err(Failure::MethodNotAllowed);
@@ -79,7 +78,7 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Us
     review.status = Some(match proven {
         Ok(proven) => TokenReviewStatus {
             authenticated: Some(true),
-            user: Some(user_info(&proven.user)),
+            user: Some(proven.user.info()),
             audiences: Some(proven.audiences),
             error: None,
         },
@@ -90,14 +89,4 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Us
         },
     });
     Ok(used)
-}
-
-/// A user as answers show him.
-pub(crate) fn user_info(user: &User) -> UserInfo {
-    UserInfo {
-        username: Some(user.name.clone()),
-        uid: Some(user.uid.clone()).filter(|uid| !uid.is_empty()),
-        groups: Some(user.groups.clone()).filter(|groups| !groups.is_empty()),
-        extra: Some(user.extra.clone()).filter(|extra| !extra.is_empty()),
-    }
 }

@@ -15,7 +15,6 @@ use thiserror::Error;
 use super::asked::{Asked, GroupVersionKind, GroupVersionResource};
 use super::client::Answer;
 use super::matching::{Fit, Invocation};
-use crate::authn::review::user_info;
 use crate::request::failure::Failure;
 use crate::transport::body::syntax;
 use crate::transport::respond::encode;
@@ -127,7 +126,7 @@ impl<'a> About<'a> {
             name: &asked.name,
             namespace: &asked.namespace,
             operation: asked.operation.name(),
-            user_info: user_info(&asked.context.user),
+            user_info: asked.context.user.info(),
             object: None,
             old_object: None,
             dry_run: asked.dry_run,
