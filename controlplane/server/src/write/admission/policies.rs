@@ -30,8 +30,8 @@ pub(crate) use source::Policies;
 pub(crate) use type_check::run;
 pub(super) use {mutating::mutate, validating::validate};
 
-use super::webhooks::Asked;
-use super::webhooks::matching::{self, Fit, by_rules, fit};
+use super::webhooks::asked::{Asked, Fit};
+use super::webhooks::matching::{self, by_rules, fit};
 use super::webhooks::source::GROUP;
 use crate::request::context::Context;
 use crate::request::failure::Failure;

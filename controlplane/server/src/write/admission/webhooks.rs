@@ -179,7 +179,7 @@ async fn ask(
         Some(old) => Some(asked.shown(old, form).await?),
         None => None,
     };
-    let question = review::question(asked, invocation, version, &uid, (new.as_deref(), old.as_deref()))?;
+    let question = review::question(asked, &invocation.fit, version, &uid, (new.as_deref(), old.as_deref()))?;
     let seconds = hook
         .webhook
         .timeout_seconds

@@ -20,9 +20,7 @@ use crate::request::failure::Failure;
 use crate::request::options::FieldValidation;
 use crate::write::admission::Rounds;
 use crate::write::admission::expressions::{ContextAuthorizer, aside};
-use crate::write::admission::webhooks::Asked;
-use crate::write::admission::webhooks::asked::Operation;
-use crate::write::admission::webhooks::matching::Fit;
+use crate::write::admission::webhooks::asked::{Asked, Fit, Operation};
 
 /// Refusals in the order in which they came.
 #[derive(Default)]

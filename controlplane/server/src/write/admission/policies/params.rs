@@ -20,7 +20,7 @@ use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::object::{self, Live};
 use crate::storage;
-use crate::write::admission::webhooks::Asked;
+use crate::write::admission::webhooks::asked::Asked;
 use crate::write::admission::webhooks::source::GROUP;
 
 /// Group, version and name of a kind.

@@ -12,8 +12,8 @@ use serde_json::Value as Json;
 use super::compiled::{Compiled, Expression};
 use crate::request::failure::Failure;
 use crate::write::admission::expressions::{ContextAuthorizer, Variables};
-use crate::write::admission::webhooks::Asked;
-use crate::write::admission::webhooks::matching::{Fit, resource};
+use crate::write::admission::webhooks::asked::{Asked, Fit};
+use crate::write::admission::webhooks::matching::resource;
 use crate::write::admission::webhooks::review::request;
 
 /// Cost that all validations of a policy may have, messages included, and that each mutation may have

@@ -16,7 +16,7 @@ use super::{forbidden, matched, namespace};
 use crate::ops::metrics::Checked;
 use crate::request::failure::Failure;
 use crate::write::admission::expressions::aside;
-use crate::write::admission::webhooks::Asked;
+use crate::write::admission::webhooks::asked::Asked;
 
 /// Longest value of an annotation in bytes (`maxAuditAnnotationValueLength`).
 const LONGEST_VALUE: usize = 10 * 1024;

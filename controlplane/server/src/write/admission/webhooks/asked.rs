@@ -76,6 +76,25 @@ pub(crate) struct Asked<'a> {
     managed: &'a str,
 }
 
+/// The form of a request in which rules are for it.
+pub(in crate::write::admission) struct Fit {
+    pub(in crate::write::admission) kind: GroupVersionKind,
+    pub(in crate::write::admission) resource: GroupVersionResource,
+    /// Equivalent resource to which the request is converted, if not its own.
+    pub(in crate::write::admission) form: Option<Row>,
+}
+
+impl Fit {
+    /// The request's own form.
+    pub(in crate::write::admission) fn own(asked: &Asked<'_>) -> Self {
+        Self {
+            kind: asked.kind.clone(),
+            resource: asked.resource.clone(),
+            form: None,
+        }
+    }
+}
+
 impl<'a> Asked<'a> {
     fn new(context: &'a Context, operation: Operation, row: &'a Registration, name: &str) -> Self {
         let info = &context.info;

@@ -9,7 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::RuleWithOperations;
 use serde_json::Value;
 use store::{Entry, Key};
 
-use super::asked::{Asked, GroupVersionKind, GroupVersionResource, Operation};
+use super::asked::{Asked, Fit, GroupVersionKind, GroupVersionResource, Operation};
 use super::review::request;
 use super::source::{Hook, Selectors};
 use crate::request::failure::{Failure, GroupResource, Target};
@@ -19,25 +19,6 @@ use crate::write::admission::expressions::{ContextAuthorizer, Variables, aside};
 pub(super) struct Invocation<'a> {
     pub(super) hook: &'a Hook,
     pub(super) fit: Fit,
-}
-
-/// The form of a request in which rules are for it.
-pub(in crate::write::admission) struct Fit {
-    pub(in crate::write::admission) kind: GroupVersionKind,
-    pub(in crate::write::admission) resource: GroupVersionResource,
-    /// Equivalent resource to which the request is converted, if not its own.
-    pub(in crate::write::admission) form: Option<Row>,
-}
-
-impl Fit {
-    /// The request's own form.
-    pub(in crate::write::admission) fn own(asked: &Asked<'_>) -> Self {
-        Self {
-            kind: asked.kind.clone(),
-            resource: asked.resource.clone(),
-            form: None,
-        }
-    }
 }
 
 type Labels = BTreeMap<String, String>;

@@ -12,9 +12,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use super::asked::{Asked, GroupVersionKind, GroupVersionResource};
+use super::asked::{Asked, Fit, GroupVersionKind, GroupVersionResource};
 use super::client::Answer;
-use super::matching::{Fit, Invocation};
 use crate::request::failure::Failure;
 use crate::transport::body::syntax;
 use crate::transport::respond::encode;
@@ -90,7 +89,7 @@ struct About<'a> {
 /// 500 for an object that is no JSON.
 pub(super) fn question(
     asked: &Asked<'_>,
-    invocation: &Invocation<'_>,
+    fit: &Fit,
     version: Version,
     uid: &str,
     (object, old): (Option<&[u8]>, Option<&[u8]>),
@@ -106,7 +105,7 @@ pub(super) fn question(
             uid,
             object: object.as_deref(),
             old_object: old.as_deref(),
-            ..About::new(asked, &invocation.fit)
+            ..About::new(asked, fit)
         },
     }))
 }
