@@ -1,8 +1,8 @@
 //! `ValidatingAdmissionPolicies` and `MutatingAdmissionPolicies`: expressions that decide about requests and change
 //! objects, where bindings make them count (`pkg/admission/plugin/policy` of `k8s.io/apiserver`).
 //!
-//! 1. [`source`] keeps all policies that have bindings; an expression is compiled ([`compiled`]) when a request comes
-//!    that its policy is for.
+//! 1. [`source`] keeps all policies that have bindings, as the store has them ([`definition`]); an expression is
+//!    compiled ([`compiled`]) when a request comes that its policy is for.
 //! 2. A request that the policy and a binding match is asked about once for each of the binding's [`params`].
 //! 3. [`validating`]: [`evaluate`] answers what each validation says of it; the binding's actions decide what becomes of
 //!    a failure. [`mutating`]: each mutation sees what those before made of the object.
@@ -13,6 +13,7 @@
 //! removed, nor to reviews of access and identity.
 
 mod compiled;
+mod definition;
 mod evaluate;
 mod mutating;
 mod params;

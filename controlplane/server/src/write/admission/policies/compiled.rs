@@ -11,7 +11,7 @@ use expressions::schema::{Field, ObjectSchema, Schema, Shape};
 use expressions::{CompileError, Environment, Program, Type};
 use k8s_openapi::api::admissionregistration::v1::{MutatingAdmissionPolicy, Mutation, ValidatingAdmissionPolicy};
 
-use super::source::{Definition, Spec};
+use super::definition::{Definition, Spec};
 use crate::write::admission::expressions::{AUTHORIZER, environment, without_authorizer};
 use crate::write::admission::webhooks::conditions::{self, Conditions};
 

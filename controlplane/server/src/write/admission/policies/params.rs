@@ -12,7 +12,8 @@ use k8s_openapi::api::admissionregistration::v1::{
 use serde_json::Value;
 use store::{Entry, Key};
 
-use super::source::{Binding, Definition, Policy};
+use super::definition::Definition;
+use super::source::{Binding, Policy};
 use crate::authn::identity::{MASTERS, User};
 use crate::authz::Resource;
 use crate::authz::escalation::is_allowed;

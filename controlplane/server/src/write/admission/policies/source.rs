@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::admissionregistration::v1::{
-    AuditAnnotation, MatchCondition, MatchResources, Mutation, NamedRuleWithOperations, ParamKind, ParamRef,
-    RuleWithOperations, Validation, Variable,
+    MatchResources, NamedRuleWithOperations, ParamRef, RuleWithOperations,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use store::{Entry, Prefix, Store};
 
 use super::compiled::Compiled;
+use super::definition::{Bound, Definition, Spec};
 use crate::storage::follower::{Follow, Follower};
 use crate::write::admission::webhooks::source::{GROUP, Selectors};
 
@@ -64,58 +62,6 @@ fn rule(own: NamedRuleWithOperations) -> Rule {
         scope: own.scope,
     };
     (rule, own.resource_names.unwrap_or_default())
-}
-
-/// A policy as it is stored. Those that validate have no mutations, those that mutate no validations.
-#[derive(Default, Deserialize)]
-pub(super) struct Definition {
-    #[serde(default)]
-    pub(super) metadata: ObjectMeta,
-    #[serde(default)]
-    pub(super) spec: Spec,
-    #[serde(default)]
-    pub(super) status: Status,
-}
-
-/// Status of a policy.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Status {
-    pub(super) observed_generation: Option<i64>,
-}
-
-/// Spec of a policy.
-#[derive(Clone, Default, Deserialize, PartialEq)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct Spec {
-    pub(super) param_kind: Option<ParamKind>,
-    pub(super) match_constraints: Option<MatchResources>,
-    pub(super) match_conditions: Option<Vec<MatchCondition>>,
-    pub(super) variables: Option<Vec<Variable>>,
-    pub(super) validations: Option<Vec<Validation>>,
-    pub(super) audit_annotations: Option<Vec<AuditAnnotation>>,
-    pub(super) mutations: Option<Vec<Mutation>>,
-    failure_policy: Option<String>,
-    reinvocation_policy: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Bound {
-    #[serde(default)]
-    metadata: ObjectMeta,
-    spec: BoundSpec,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BoundSpec {
-    policy_name: String,
-    #[serde(default)]
-    param_ref: Option<ParamRef>,
-    #[serde(default)]
-    match_resources: Option<MatchResources>,
-    #[serde(default)]
-    validation_actions: Option<Vec<String>>,
 }
 
 /// Policy as read from the store.

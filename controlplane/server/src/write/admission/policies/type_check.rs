@@ -17,8 +17,9 @@ use serde_json::json;
 use store::{Entry, Prefix, Store};
 
 use super::compiled::Environments;
+use super::definition::{Definition, Spec};
 use super::params::parts;
-use super::source::{Constraints, Definition, Spec};
+use super::source::Constraints;
 use crate::extensions::definitions::{self, Table};
 use crate::server::Shared;
 use crate::server::bootstrap::Client;
