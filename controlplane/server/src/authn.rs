@@ -6,7 +6,6 @@ mod impersonation;
 pub mod pki;
 pub(crate) mod review;
 pub(crate) mod token_request;
-pub(crate) mod token_usage;
 pub mod tokens;
 mod websocket;
 

@@ -8,7 +8,6 @@ use k8s_openapi::api::authentication::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::authn;
-use crate::authn::token_usage;
 use crate::authn::tokens::{Refused, Used};
 use crate::authz::access_review;
 use crate::request::context::Context;
@@ -35,10 +34,9 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     context.notes.request = Some(read.json);
     read.object.metadata_mut().managed_fields = None;
     read.object = webhooks::admit_unstored(context, &context.registration, read.object).await?;
-    let mut used = None;
     let asked = read.object.as_any_mut();
     if let Some(review) = asked.downcast_mut::<TokenReview>() {
-        used = review_token(context, review)?;
+        context.notes.used = review_token(context, review)?;
     } else if let Some(review) = asked.downcast_mut::<SelfSubjectReview>() {
         review.metadata.creation_timestamp = Some(Time(context.now()));
         review.status = Some(SelfSubjectReviewStatus {
@@ -46,12 +44,6 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         });
     } else if !access_review::review(context, &mut *read.object)? {
         return Err(Failure::MethodNotAllowed);
-    }
-    if let Some(used) = used {
-        let (name, text) = used.annotation();
-        context.annotations.extend([(name.into(), text)]);
-        context.warnings.extend(used.warning());
-        token_usage::note(&context.server, &used).await;
     }
     let bytes = object::unstored(&mut *read.object, None, "");
     context.notes.response = Some(bytes.clone());

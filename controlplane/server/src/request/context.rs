@@ -17,6 +17,7 @@ use store::{CommitError, Entry, Guard, Key, Store, Write};
 use tokio::time::Instant;
 
 use crate::authn::identity::{Source, User};
+use crate::authn::tokens::Used;
 use crate::extensions::definitions::{Converter, PATIENT_LIMIT, Table};
 use crate::ops::audit::Layer;
 use crate::request::failure::{Failure, GroupResource, Target};
@@ -113,6 +114,8 @@ pub(crate) struct Notes {
     /// Name, uid and revision in the object that was sent, which for a creation is the only source
     /// of the name.
     pub(crate) sent: Identity,
+    /// Token of a Secret that a review has verified.
+    pub(crate) used: Option<Used>,
     /// Further facts.
     pub(crate) annotations: Vec<(&'static str, String)>,
 }

@@ -1,6 +1,7 @@
 //! Dispatch of requests to their handlers, with authentication, authorization and audit.
 
 mod other;
+mod token_usage;
 mod turn;
 
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use http_body::Body as _;
 use tokio::time::Instant;
 
 use crate::authn::identity::{ANONYMOUS, Fence, User};
-use crate::authn::token_usage;
 use crate::authn::tokens::Used;
 use crate::authn::{self, Caller};
 use crate::authz::{self, Attributes, Decision};
@@ -67,10 +67,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let mut recording = Recording::begin(&shared, &parts, caller.as_ref().ok(), received);
     recording.outcome.latencies.push((Layer::Authentication, authenticated));
     if let Some(used) = used {
-        let (name, text) = used.annotation();
-        recording.outcome.annotations.push((name.into(), text));
-        recording.outcome.warnings.extend(used.warning());
-        token_usage::note(&shared, &used).await;
+        token_usage::note(&shared, &used, &mut recording.outcome).await;
     }
     let answer = match caller {
         Ok(caller) => Box::pin(route(&shared, parts, caller, body, &mut recording.outcome)).await,
@@ -201,6 +198,9 @@ async fn resource(
     outcome.annotations.extend(context.annotations.into_vec());
     outcome.latencies.extend(context.latencies.into_vec());
     outcome.notes = context.notes;
+    if let Some(used) = outcome.notes.used.take() {
+        token_usage::note(shared, &used, outcome).await;
+    }
     hold(shared, pass, answer)
 }
 

@@ -1,4 +1,5 @@
-//! Writes down that a token which lives in a Secret was used: in the numbers, and once a day on the Secret.
+//! Notes that a token which lives in a Secret was used: for the client, the audit log and the metrics, and once a day on
+//! the Secret.
 
 use std::sync::Arc;
 
@@ -8,14 +9,18 @@ use http::Request;
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use serde_json::json;
 
+use super::handle;
 use crate::authn::identity::{MASTERS, User};
 use crate::authn::tokens::{LAST_USED, Used};
+use crate::ops::audit::recording::Outcome;
 use crate::server::Shared;
-use crate::server::dispatch::handle;
 use crate::transport::respond::Response;
 
-/// Writes it down. The Secret is changed like by any client; if that fails, the next use tries again.
-pub(crate) async fn note(shared: &Arc<Shared>, used: &Used) {
+/// Notes a use. The Secret is changed like by any client; if that fails, the next use tries again.
+pub(super) async fn note(shared: &Arc<Shared>, used: &Used, outcome: &mut Outcome) {
+    let (name, text) = used.annotation();
+    outcome.annotations.push((name.into(), text));
+    outcome.warnings.extend(used.warning());
     shared.metrics.uses.token(used.origin);
     let Some(day) = &used.day else { return };
     let Used {
