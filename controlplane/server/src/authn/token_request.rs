@@ -17,7 +17,6 @@ use crate::authn::identity::User;
 use crate::authn::tokens::{Claims, Named, Private};
 use crate::request::context::Context;
 use crate::request::failure::{Failure, GroupResource, Target};
-use crate::request::object;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate_review;
@@ -49,7 +48,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         KIND,
         options.field_validation != FieldValidation::Ignore,
     )?;
-    let request: TokenRequest = object::read_part(context, &TOKEN_REQUEST, decoded, options.field_validation)?;
+    let request: TokenRequest = context.read_part(&TOKEN_REQUEST, decoded, options.field_validation)?;
     check_namespace(context, request.metadata.namespace.as_deref())?;
     check_name(context, &request.metadata)?;
     let request = webhooks::admit_part(context, &TOKEN_REQUEST, request).await?;

@@ -22,10 +22,12 @@ use crate::extensions::definitions::{Converter, PATIENT_LIMIT, Table};
 use crate::ops::audit::Layer;
 use crate::request::failure::{Failure, GroupResource, Target};
 use crate::request::info::RequestInfo;
-use crate::request::object::Live;
+use crate::request::object::{self, Live};
+use crate::request::options::FieldValidation;
 use crate::request::query::Query;
 use crate::server::Shared;
 use crate::storage;
+use crate::transport::body::Decoded;
 
 /// Time that a read waits for a revision that is not there yet.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
@@ -351,6 +353,22 @@ impl Context {
             self.conversions.add(wanted, object);
         }
         Ok(were_any)
+    }
+
+    /// Decodes the body of a subresource; unknown fields become warnings of the request.
+    ///
+    /// # Errors
+    /// As [`object::read`]
+    pub(crate) fn read_part<T: Clone + 'static>(
+        &mut self,
+        registration: &Registration,
+        decoded: Decoded,
+        validation: FieldValidation,
+    ) -> Result<T, Failure> {
+        let read = object::read_json(registration, decoded, validation)?;
+        self.warnings.extend(read.warnings);
+        self.notes.request = Some(read.json);
+        object::part(&*read.object)
     }
 
     /// The stored object that the path names.

@@ -11,7 +11,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use store::{Attributes, Entry, Value};
 
-use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::options::FieldValidation;
 use crate::storage;
@@ -124,7 +123,15 @@ pub(crate) fn read(
     read_json(registration, decoded, validation)
 }
 
-fn read_json(registration: &Registration, decoded: Decoded, validation: FieldValidation) -> Result<Read, Failure> {
+/// Like [`read`], for a body of which the JSON is known.
+///
+/// # Errors
+/// As [`read`]
+pub(crate) fn read_json(
+    registration: &Registration,
+    decoded: Decoded,
+    validation: FieldValidation,
+) -> Result<Read, Failure> {
     let Decoded {
         json,
         duplicates,
@@ -147,22 +154,6 @@ fn read_json(registration: &Registration, decoded: Decoded, validation: FieldVal
             lines
         },
     })
-}
-
-/// Decodes the body of a subresource; unknown fields become warnings of the request.
-///
-/// # Errors
-/// As [`read`]
-pub(crate) fn read_part<T: Clone + 'static>(
-    context: &mut Context,
-    registration: &Registration,
-    decoded: Decoded,
-    validation: FieldValidation,
-) -> Result<T, Failure> {
-    let read = read_json(registration, decoded, validation)?;
-    context.warnings.extend(read.warnings);
-    context.notes.request = Some(read.json);
-    part(&*read.object)
 }
 
 /// Downcasts an object to the type of its registration.

@@ -9,7 +9,6 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::request::context::Context;
 use crate::request::failure::{Failure, GroupResource, Target};
-use crate::request::object;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate;
@@ -45,7 +44,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
         kind.kind,
         options.field_validation != FieldValidation::Ignore,
     )?;
-    let mut binding: Binding = object::read_part(context, kind, decoded, options.field_validation)?;
+    let mut binding: Binding = context.read_part(kind, decoded, options.field_validation)?;
     let own = binding.metadata.name.clone().unwrap_or_default();
     let name = match name {
         Some(name) if own.is_empty() || own == name => name,

@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 
 use crate::request::context::Context;
 use crate::request::failure::Failure;
-use crate::request::object;
 use crate::request::options::{Deletion, FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate;
@@ -37,7 +36,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
         options.field_validation != FieldValidation::Ignore,
     )?;
     decoded.json = as_v1(decoded.json);
-    let eviction: Eviction = object::read_part(context, &EVICTION, decoded, options.field_validation)?;
+    let eviction: Eviction = context.read_part(&EVICTION, decoded, options.field_validation)?;
     let name = context.info.name.clone();
     if eviction.metadata.name.as_deref().unwrap_or_default() != name {
         return Err(Failure::bad_request(

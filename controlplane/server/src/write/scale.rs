@@ -48,7 +48,7 @@ pub(crate) async fn update(context: &mut Context, body: Body) -> Result<Response
         SCALE.kind,
         options.field_validation != FieldValidation::Ignore,
     )?;
-    let wanted: Scale = object::read_part(context, &SCALE, decoded, options.field_validation)?;
+    let wanted: Scale = context.read_part(&SCALE, decoded, options.field_validation)?;
     check_namespace(context, wanted.metadata.namespace.as_deref())?;
     change(context, options, &mut |_current| Ok(wanted.clone())).await
 }
