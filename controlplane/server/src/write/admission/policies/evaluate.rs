@@ -10,7 +10,7 @@ use super::compiled::{Compiled, Validation};
 use super::scope::{BUDGET, EXHAUSTED, Exhausted, Input, Scope, with_stack};
 use super::source::Policy;
 use crate::request::context::Context;
-use crate::write::admission::expressions::ContextAuthorizer;
+use crate::write::admission::expressions::variables::ContextAuthorizer;
 
 /// Longest message that an expression makes (`MaxEvaluatedMessageExpressionSizeBytes`).
 const LONGEST_MESSAGE: usize = 5 * 1024;

@@ -19,7 +19,8 @@ use crate::ops::metrics::Checked;
 use crate::request::failure::Failure;
 use crate::request::options::FieldValidation;
 use crate::write::admission::Rounds;
-use crate::write::admission::expressions::{ContextAuthorizer, aside};
+use crate::write::admission::expressions::aside;
+use crate::write::admission::expressions::variables::ContextAuthorizer;
 use crate::write::admission::webhooks::asked::{Asked, Fit, Operation};
 
 /// Refusals in the order in which they came.

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use super::compiled::{Compiled, Expression};
 use crate::request::failure::Failure;
-use crate::write::admission::expressions::{ContextAuthorizer, Variables};
+use crate::write::admission::expressions::variables::{ContextAuthorizer, Variables};
 use crate::write::admission::webhooks::asked::{Asked, Fit};
 use crate::write::admission::webhooks::matching::resource;
 use crate::write::admission::webhooks::review::request;

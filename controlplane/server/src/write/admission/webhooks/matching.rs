@@ -13,7 +13,8 @@ use super::asked::{Asked, Fit, GroupVersionKind, GroupVersionResource, Operation
 use super::review::request;
 use super::source::{Hook, Selectors};
 use crate::request::failure::{Failure, GroupResource, Target};
-use crate::write::admission::expressions::{ContextAuthorizer, Variables, aside};
+use crate::write::admission::expressions::aside;
+use crate::write::admission::expressions::variables::{ContextAuthorizer, Variables};
 
 /// Webhook to call, and the version in which it gets the object.
 pub(super) struct Invocation<'a> {
