@@ -24,6 +24,7 @@ use crate::authz::Authorizer;
 use crate::discovery::version::Version;
 use crate::extensions::aggregation::{self, Aggregation, FrontProxy};
 use crate::extensions::definitions::{self, Definitions};
+use crate::node::agent::Network;
 use crate::node::agents::Agents;
 use crate::node::reverse::ReverseConnections;
 use crate::ops::audit::Sink;
@@ -122,6 +123,7 @@ impl Options {
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) options: Options,
+    pub(crate) network: Network,
     pub(crate) definitions: Definitions,
     pub(crate) authorizer: Authorizer,
     pub(crate) policies: Policies,
@@ -161,9 +163,13 @@ impl Server {
             flow: FlowControl::new(store.clone(), Arc::clone(&metrics.flow)),
             authorizer: Authorizer::new(store.clone()).allowing_all(options.always_allow),
             policies: Policies::new(store.clone()),
-            webhooks: Webhooks::new(store.clone(), options.agents.clone()),
+            webhooks: Webhooks::new(store.clone()),
             aggregation: Aggregation::new(store.clone()),
             definitions: Definitions::new(store.clone()),
+            network: Network {
+                store: store.clone(),
+                agents: options.agents.clone(),
+            },
             store,
             metrics,
             started: (options.clock)(),

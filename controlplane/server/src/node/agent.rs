@@ -1,6 +1,7 @@
-//! Functions shared by the subresources that are proxied to a node's agent.
+//! Requests to a node's agent, for all that reaches the cluster's network.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use http::Request;
@@ -8,8 +9,7 @@ use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::{Container, Node, NodeAddress, NodeStatus, PodSpec};
 use store::{Key, Store};
 
-use crate::node::agents::{Agent, AgentError, Answer};
-use crate::request::context::Context;
+use crate::node::agents::{Agent, AgentError, Agents, Answer};
 use crate::request::failure::Failure;
 use crate::transport::respond::Response;
 
@@ -17,11 +17,6 @@ use crate::transport::respond::Response;
 const AGENT_PORT: u16 = 10250;
 /// Bytes of an agent's failure that are passed on.
 const WORDS: usize = 10 * 1024;
-
-/// The stored object that the path names.
-pub(crate) fn object<K: serde::de::DeserializeOwned>(context: &Context) -> Result<K, Failure> {
-    serde_json::from_slice(&context.entry()?.bytes).map_err(Failure::internal)
-}
 
 /// Agent's message about a failure.
 pub(crate) async fn words(answer: Response) -> String {
@@ -31,21 +26,29 @@ pub(crate) async fn words(answer: Response) -> String {
     }
 }
 
-/// Sends a request to the agent of a node. The caller reports failures of the connection.
-pub(crate) async fn ask(
-    context: &Context,
-    node: &str,
-    request: Request<Body>,
-    told: impl FnOnce(&Agent, AgentError) -> Failure,
-) -> Result<Answer, Failure> {
-    let Some(agents) = context.server.options.agents.clone() else {
-        return Err(Failure::Unavailable {
-            message: "this server has no way to the nodes' agents".into(),
-        });
-    };
-    let agent = find(context, node)?;
-    let asked = agents.ask(agent.clone(), request).await;
-    asked.map_err(|error| told(&agent, error))
+/// Ways into the cluster's network: the store has addresses, the nodes' agents reach them.
+pub(crate) struct Network {
+    pub(crate) store: Store,
+    pub(crate) agents: Option<Arc<dyn Agents>>,
+}
+
+impl Network {
+    /// Sends a request to the agent of a node. The caller reports failures of the connection.
+    pub(crate) async fn ask(
+        &self,
+        node: &str,
+        request: Request<Body>,
+        told: impl FnOnce(&Agent, AgentError) -> Failure,
+    ) -> Result<Answer, Failure> {
+        let Some(agents) = &self.agents else {
+            return Err(Failure::Unavailable {
+                message: "this server has no way to the nodes' agents".into(),
+            });
+        };
+        let agent = of_node(&self.store, node)?;
+        let asked = agents.ask(agent.clone(), request).await;
+        asked.map_err(|error| told(&agent, error))
+    }
 }
 
 /// A connection that was to switch protocols and did not come about.
@@ -103,11 +106,6 @@ fn unknown(addresses: &[NodeAddress]) -> Failure {
     }
 }
 
-/// Address of the node's agent.
-pub(crate) fn find(context: &Context, node: &str) -> Result<Agent, Failure> {
-    of_node(context.store(), node)
-}
-
 /// The node's addresses, without its names.
 pub(crate) fn addresses(store: &Store, node: &str) -> Result<Vec<IpAddr>, Failure> {
     let all = status(store, node)?.addresses.unwrap_or_default();
@@ -128,7 +126,7 @@ fn status(store: &Store, node: &str) -> Result<NodeStatus, Failure> {
     Ok(node.status.unwrap_or_default())
 }
 
-/// Like [`find`], outside a request.
+/// Address of the node's agent.
 pub(crate) fn of_node(store: &Store, node: &str) -> Result<Agent, Failure> {
     let status = status(store, node)?;
     let addresses = status.addresses.unwrap_or_default();

@@ -35,7 +35,7 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
     }
     may_create(context)?;
     admit(context, what).await?;
-    let pod: Pod = agent::object(context)?;
+    let pod: Pod = context.decoded()?;
     let spec = pod.spec.unwrap_or_default();
     let path = path(context, what, &spec)?;
     let name = &context.info.name;
@@ -51,7 +51,12 @@ pub(crate) async fn connect(context: &mut Context, what: Wanted) -> Result<Respo
     *request.method_mut() = context.wire.method.clone();
     *request.uri_mut() = path.parse().map_err(Failure::internal)?;
     *request.headers_mut() = tunnel::headers(&context.headers);
-    match agent::ask(context, node, request, |_, error| agent::undialed(&error)).await? {
+    match context
+        .server
+        .network
+        .ask(node, request, |_, error| agent::undialed(&error))
+        .await?
+    {
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
         Answer::Whole(answer) => Ok(refusal(answer).await),
     }

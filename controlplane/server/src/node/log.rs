@@ -17,7 +17,7 @@ use crate::transport::tunnel;
 pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
     let name = context.info.name.clone();
     let options = options(&context.query, &name)?;
-    let pod: Pod = agent::object(context)?;
+    let pod: Pod = context.decoded()?;
     let spec = pod.spec.unwrap_or_default();
     let container = agent::container(&spec, &name, context.query.text("container"))?;
     let Some(node) = spec.node_name.as_deref().filter(|node| !node.is_empty()) else {
@@ -41,7 +41,7 @@ pub(crate) async fn get(context: &mut Context) -> Result<Response, Failure> {
             message: format!("Get \"https://{host}{path}\": {error}"),
         }
     };
-    match agent::ask(context, node, request, told).await? {
+    match context.server.network.ask(node, request, told).await? {
         Answer::Whole(answer) => pass_on(answer, &name).await,
         Answer::Switched(head, back) => tunnel::open(context.wire.upgrade.take(), tunnel::headers(&head.headers), back),
     }

@@ -41,7 +41,13 @@ pub(crate) async fn proxy(context: &mut Context, body: Body) -> Result<Response,
     let upgrade = tunnel::is_wanted(&context.headers);
     let mut place = Place::new(context, prefix);
     let answer = match &target.behind {
-        Behind::Agent { node } => agent::ask(context, node, request, |_, error| unanswered(&error, upgrade)).await?,
+        Behind::Agent { node } => {
+            context
+                .server
+                .network
+                .ask(node, request, |_, error| unanswered(&error, upgrade))
+                .await?
+        }
         Behind::Nowhere { because } => return Err(unreachable(because, upgrade)),
         Behind::Node { node, port } => {
             let stream = dial(context, node, &format!("/dial/{port}"), upgrade).await?;
@@ -119,10 +125,11 @@ async fn dial(context: &Context, node: &str, path: &str, upgrade: bool) -> Resul
         .header("upgrade", "tcp")
         .body(Body::empty())
         .map_err(Failure::internal)?;
-    match agent::ask(context, node, request, |_, error| {
-        unreachable(&error.to_string(), upgrade)
-    })
-    .await?
+    match context
+        .server
+        .network
+        .ask(node, request, |_, error| unreachable(&error.to_string(), upgrade))
+        .await?
     {
         Answer::Switched(_, stream) => Ok(stream),
         Answer::Whole(answer) => Err(unreachable(&agent::words(answer).await, upgrade)),

@@ -20,12 +20,11 @@ use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::agent;
+use super::agent::{self, Network};
 use super::agents::Within;
 use crate::authn::identity::{Source, User};
 use crate::authz;
 use crate::request::failure::Failure;
-use crate::server::Shared;
 use crate::transport::respond::Response;
 use crate::transport::tunnel;
 
@@ -111,18 +110,22 @@ fn is_open(connection: &mut DuplexStream) -> bool {
 ///
 /// # Errors
 /// 404 for users that are no node; 503 before the Node has addresses; 400 for a connection that cannot be kept
-pub(crate) async fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> Result<Response, Failure> {
+pub(crate) async fn answer(
+    network: &Network,
+    reverse: &ReverseConnections,
+    user: &User,
+    parts: &mut Parts,
+) -> Result<Response, Failure> {
     let node = authz::node(user).ok_or(Failure::NoSuchPath)?;
-    let addresses = agent::addresses(&shared.store, node).unwrap_or_default();
+    let addresses = agent::addresses(&network.store, node).unwrap_or_default();
     if addresses.is_empty() {
         return Err(Failure::Unavailable {
             message: format!("the Node {node} has no addresses yet").into(),
         });
     }
     let peer = parts.extensions.get::<Source>().map(|source| source.0.ip());
-    let reverse = &shared.options.reverse;
     let is_direct = peer.is_some_and(|peer| addresses.contains(&peer));
-    if is_direct || (!reverse.has(node) && is_reached(shared, node).await) {
+    if is_direct || (!reverse.has(node) && is_reached(network, node).await) {
         reverse.forget(node);
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -139,8 +142,8 @@ pub(crate) async fn answer(shared: &Shared, user: &User, parts: &mut Parts) -> R
 
 /// True if the agent answers at its Node's address: it may have come through a proxy, or from an address that its Node does
 /// not tell.
-async fn is_reached(shared: &Shared, node: &str) -> bool {
-    let (Some(agents), Ok(agent)) = (&shared.options.agents, agent::of_node(&shared.store, node)) else {
+async fn is_reached(network: &Network, node: &str) -> bool {
+    let (Some(agents), Ok(agent)) = (&network.agents, agent::of_node(&network.store, node)) else {
         return false;
     };
     let mut request = Request::new(Body::empty());

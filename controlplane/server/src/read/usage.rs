@@ -20,7 +20,6 @@ use serde::Deserialize;
 use store::{Entry, Key};
 
 use super::list::page;
-use crate::node::agent;
 use crate::node::agents::{Answer, Within};
 use crate::request::context::Context;
 use crate::request::failure::{Failure, GroupResource, Target};
@@ -181,7 +180,11 @@ async fn answer(context: &Context, node: &str) -> Result<Measures, String> {
         .extension(Within(CONNECT))
         .body(Body::empty())
         .map_err(|error| error.to_string())?;
-    let asked = agent::ask(context, node, request, |_, error| Failure::internal(error)).await;
+    let asked = context
+        .server
+        .network
+        .ask(node, request, |_, error| Failure::internal(error))
+        .await;
     let Answer::Whole(answer) = asked.map_err(|failure| failure.to_string())? else {
         return Err("it switches protocols".to_owned());
     };

@@ -12,6 +12,7 @@ use http::{HeaderMap, Method, Uri};
 use hyper::upgrade::OnUpgrade;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use store::{CommitError, Entry, Guard, Key, Store, Write};
 use tokio::time::Instant;
@@ -380,6 +381,14 @@ impl Context {
         self.store().get(&key).ok_or_else(|| Failure::NotFound {
             target: self.own_target(),
         })
+    }
+
+    /// Like [`Self::entry`], as the type of its kind.
+    ///
+    /// # Errors
+    /// 404, 500
+    pub(crate) fn decoded<K: DeserializeOwned>(&self) -> Result<K, Failure> {
+        serde_json::from_slice(&self.entry()?.bytes).map_err(Failure::internal)
     }
 }
 

@@ -143,7 +143,7 @@ async fn route(
     if !info.is_resource {
         let _seat = turn.seat(shared, outcome).await?;
         if parts.method == Method::GET && parts.uri.path() == REVERSE_CONNECTION {
-            return node::reverse::answer(shared, &user, &mut parts).await;
+            return node::reverse::answer(&shared.network, &shared.options.reverse, &user, &mut parts).await;
         }
         return other(shared, &parts, &segments, &query).await;
     }

@@ -140,7 +140,7 @@ pub(super) async fn ask(
     let connector = remote.tls.get_or_init(|| connector(shared, remote)).clone()?;
     let name = ServerName::try_from(remote.host()).map_err(|error| error.to_string())?;
     let connected = async {
-        let stream = dial(&shared.webhooks, &address)
+        let stream = dial(&shared.network, &address)
             .await
             .map_err(|error| error.to_string())?;
         let secured = connector.connect(name, stream).await;

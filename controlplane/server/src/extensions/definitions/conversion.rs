@@ -287,7 +287,7 @@ impl Converter {
         let failed = |because: String| format!("conversion webhook for {kind} failed: {because}");
         let uid = Uuid::new_v4().to_string();
         let question = review::question(reviews, &uid, to, objects);
-        let answer = self.client.post(&server.webhooks, question, limit).await;
+        let answer = self.client.post(&server.network, question, limit).await;
         let answer = answer.map_err(|error| Fault::call(failed(error.because())))?;
         let converted = review::converted(reviews, &uid, &answer).map_err(|fault| Fault {
             because: failed(fault.because),

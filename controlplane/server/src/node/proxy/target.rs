@@ -105,7 +105,7 @@ impl Target {
 
 /// Target on a node: its agent, or another port.
 fn node(context: &Context, name: &str, port: &str) -> Result<Behind, Failure> {
-    let agent = agent::find(context, name)?;
+    let agent = agent::of_node(context.store(), name)?;
     let node = name.to_owned();
     if port.is_empty() || port == agent.port.to_string() {
         return Ok(Behind::Agent { node });

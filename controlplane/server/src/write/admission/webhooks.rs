@@ -189,7 +189,7 @@ async fn ask(
         return Err(Failure::Late.into());
     }
     let limit = Duration::from_secs(seconds.unwrap_or(10)).min(left);
-    let answer = hook.client.post(&asked.context.server.webhooks, question, limit).await;
+    let answer = hook.client.post(&asked.context.server.network, question, limit).await;
     let answer = answer.map_err(|error| Refusal::calling(hook, &error, 503))?;
     let verdict = review::verdict(version, &uid, mutates, &answer).map_err(|error| {
         let code = if let review::AnswerError::NoReview { code, .. } = &error {

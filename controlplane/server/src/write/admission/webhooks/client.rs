@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::dial::{Address, DialError, dial};
-use super::source::Webhooks;
+use crate::node::agent::Network;
 use crate::transport::body;
 use crate::transport::connection::{Connection, HEADER_BYTES, HEADERS, drive};
 use crate::transport::dialer;
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Posts JSON and reads the whole answer. The webhook gets its timeout in seconds.
-    pub(crate) async fn post(&self, webhooks: &Webhooks, body: Bytes, limit: Duration) -> Result<Answer, CallError> {
+    pub(crate) async fn post(&self, network: &Network, body: Bytes, limit: Duration) -> Result<Answer, CallError> {
         let seconds = limit.as_secs() + u64::from(limit.subsec_nanos() > 0);
         let path = format!("{}?timeout={seconds}s", self.path);
         let url = format!("https://{}{path}", self.authority);
@@ -177,7 +177,7 @@ impl Client {
                 let mut link = match reused.take() {
                     Some(link) => link,
                     None => self
-                        .connect(webhooks)
+                        .connect(network)
                         .await?
                         .map_err(|error| failed(error.to_string()))?,
                 };
@@ -239,7 +239,7 @@ impl Client {
     }
 
     /// Opens a TLS connection; the inner error is Go's text after the URL.
-    async fn connect(&self, webhooks: &Webhooks) -> Result<Result<Kept, DialError>, CallError> {
+    async fn connect(&self, network: &Network) -> Result<Result<Kept, DialError>, CallError> {
         let unusable = |because: &Unusable| CallError::Unusable {
             because: because.to_string(),
         };
@@ -249,7 +249,7 @@ impl Client {
             .get_or_init(|| connector(&self.bundle))
             .as_ref()
             .map_err(unusable)?;
-        let stream = match dial(webhooks, address).await {
+        let stream = match dial(network, address).await {
             Ok(stream) => stream,
             Err(error) => return Ok(Err(error)),
         };

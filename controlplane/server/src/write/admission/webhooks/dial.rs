@@ -15,8 +15,7 @@ use store::Key;
 use thiserror::Error;
 use tokio::net::TcpStream;
 
-use super::source::Webhooks;
-use crate::node::agent;
+use crate::node::agent::{self, Network};
 use crate::node::agents::{Agent, Answer, Stream};
 use crate::node::proxy::endpoints::{Endpoint, ready};
 use crate::transport::dialer;
@@ -36,10 +35,10 @@ pub(crate) struct DialError(pub(super) String);
 type Dialed = Result<Box<dyn Stream>, DialError>;
 
 /// Opens a connection.
-pub(crate) async fn dial(webhooks: &Webhooks, address: &Address) -> Dialed {
+pub(crate) async fn dial(network: &Network, address: &Address) -> Dialed {
     match address {
         Address::Host { name, port } => host(name, *port).await,
-        Address::Service { namespace, name, port } => service(webhooks, namespace, name, *port).await,
+        Address::Service { namespace, name, port } => service(network, namespace, name, *port).await,
     }
 }
 
@@ -71,10 +70,10 @@ async fn connect(address: SocketAddr) -> Dialed {
 
 /// `ResolveEndpoint` and `ResolveCluster` of upstream's `pkg/util/proxy/proxy.go`, for machines
 /// without a route to Services.
-async fn service(webhooks: &Webhooks, namespace: &str, name: &str, port: i32) -> Dialed {
+async fn service(network: &Network, namespace: &str, name: &str, port: i32) -> Dialed {
     let missing = || DialError(format!("service {name:?} not found"));
     let key = Key::new("", "services", namespace, name).map_err(|_invalid| missing())?;
-    let entry = webhooks.store.get(&key).ok_or_else(missing)?;
+    let entry = network.store.get(&key).ok_or_else(missing)?;
     let service: Service = serde_json::from_slice(&entry.bytes).map_err(|error| DialError(error.to_string()))?;
     let spec = service.spec.unwrap_or_default();
     if spec.type_.as_deref() == Some("ExternalName") {
@@ -83,21 +82,16 @@ async fn service(webhooks: &Webhooks, namespace: &str, name: &str, port: i32) ->
     }
     let own = spec.ports.iter().flatten().find(|own| own.port == port);
     let own = own.ok_or_else(|| DialError(format!("no service port {port} found for service {name:?}")))?;
-    let found = ready(
-        &webhooks.store,
-        namespace,
-        name,
-        own.name.as_deref().unwrap_or_default(),
-    );
+    let found = ready(&network.store, namespace, name, own.name.as_deref().unwrap_or_default());
     let found = found.map_err(|error| DialError(error.to_string()))?;
     let chosen = found.choose(&mut rand::rng());
     let chosen = chosen.ok_or_else(|| DialError(format!("no endpoints available for service {name:?}")))?;
-    endpoint(webhooks, namespace, chosen).await
+    endpoint(network, namespace, chosen).await
 }
 
-async fn endpoint(webhooks: &Webhooks, namespace: &str, endpoint: &Endpoint) -> Dialed {
-    if let (Some(pod), Some(node), Some(agents)) = (&endpoint.pod, &endpoint.node, &webhooks.agents) {
-        let agent: Agent = agent::of_node(&webhooks.store, node).map_err(|error| DialError(error.to_string()))?;
+async fn endpoint(network: &Network, namespace: &str, endpoint: &Endpoint) -> Dialed {
+    if let (Some(pod), Some(node), Some(agents)) = (&endpoint.pod, &endpoint.node, &network.agents) {
+        let agent: Agent = agent::of_node(&network.store, node).map_err(|error| DialError(error.to_string()))?;
         let request = Request::get(format!("/dial/{namespace}/{pod}/{}", endpoint.port))
             .header("connection", "Upgrade")
             .header("upgrade", "tcp")

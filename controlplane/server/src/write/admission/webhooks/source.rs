@@ -14,7 +14,6 @@ use store::{Entry, Prefix, Store};
 
 use super::client::Client;
 use super::conditions::Conditions;
-use crate::node::agents::Agents;
 use crate::storage::follower::{Follow, Follower};
 use crate::write::admission::expressions::environment;
 
@@ -149,20 +148,15 @@ impl<const MUTATING: bool> Follow for Configurations<MUTATING> {
 
 /// Admission webhooks of the server.
 pub(crate) struct Webhooks {
-    pub(super) store: Store,
-    /// Access to pods behind Services.
-    pub(super) agents: Option<Arc<dyn Agents>>,
     mutating: Follower<Configurations<true>>,
     validating: Follower<Configurations<false>>,
 }
 
 impl Webhooks {
-    pub(crate) fn new(store: Store, agents: Option<Arc<dyn Agents>>) -> Self {
+    pub(crate) fn new(store: Store) -> Self {
         Self {
             mutating: Follower::new(store.clone()),
-            validating: Follower::new(store.clone()),
-            store,
-            agents,
+            validating: Follower::new(store),
         }
     }
 
