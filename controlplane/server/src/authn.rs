@@ -17,7 +17,7 @@ use crate::authn::identity::{ANONYMOUS, Until, User};
 use crate::authn::tokens::{Refused, Used};
 use crate::ops::ui::{self, Bearer, Proof};
 use crate::request::failure::Failure;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::tls::{Known, RefusedCertificate};
 
 pub(crate) use impersonation::{Impersonated, USER as IMPERSONATED, headers_of, impersonated};

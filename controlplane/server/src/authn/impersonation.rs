@@ -11,7 +11,7 @@ use crate::authz::Attributes;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::request::path::percent_decode;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use modes::Mode;
 
 /// Header with the name of the impersonated user.

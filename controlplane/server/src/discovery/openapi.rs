@@ -25,7 +25,7 @@ use crate::extensions::aggregation::Described;
 use crate::extensions::definitions::{Table, published_schema};
 use crate::request::failure::Failure;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::compress;
 use crate::transport::negotiation::{accepts_gzip, clauses};
 use crate::transport::respond::{Response, json, with_type};

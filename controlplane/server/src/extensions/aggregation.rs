@@ -31,7 +31,7 @@ use tokio_rustls::TlsConnector;
 use crate::discovery::openapi::Documents;
 use crate::extensions::definitions::Table;
 use crate::request::context::Context;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::storage::follower::{Follow, Follower};
 
 pub(crate) use described::Described;

@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use crate::request::failure::Failure;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::{Response, text};
 
 /// The paths of health.

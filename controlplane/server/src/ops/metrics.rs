@@ -36,8 +36,8 @@ use self::uses::Uses;
 use self::webhooks::Webhooks;
 use crate::discovery::version::Version;
 use crate::request::info::RequestInfo;
-use crate::server::Shared;
 use crate::server::flow_control::Numbers;
+use crate::server::shared::Shared;
 use crate::storage;
 
 pub(crate) use self::admission::{Half, Watch};

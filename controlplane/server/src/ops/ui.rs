@@ -30,7 +30,7 @@ use crate::ops::audit::recording::Outcome;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response};
 use crate::transport::tunnel;
 

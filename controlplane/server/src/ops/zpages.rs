@@ -4,7 +4,7 @@ use api::zpages::{Answer, NOT_ACCEPTABLE, Page, Status};
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response, text};
 
 /// The paths that are answered here.

@@ -26,7 +26,7 @@ use crate::request::info::RequestInfo;
 use crate::request::object::{self, Live};
 use crate::request::options::FieldValidation;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::storage;
 use crate::transport::body::Decoded;
 

@@ -27,8 +27,8 @@ use crate::authn::identity::{Assumed, MASTERS, User, assume};
 use crate::authn::pki::FRONT_PROXY;
 use crate::authn::tokens::day;
 use crate::authz::policy::{self, PolicyError, Repair, Wanted};
-use crate::server::Options;
 use crate::server::flow_control;
+use crate::server::shared::Options;
 use own_service::Own;
 
 /// Namespaces that are always there.

@@ -17,8 +17,8 @@ use super::proxy::{Get, get};
 use super::{PLURAL, Remote, prefix};
 use crate::authn::identity::{MASTERS, User};
 use crate::node::proxy::endpoints::{self, ready};
-use crate::server::Shared;
 use crate::server::bootstrap::Client;
+use crate::server::shared::Shared;
 
 /// The time between two looks at servers that answer, and at those that do not.
 const LOOK: Duration = Duration::from_secs(30);

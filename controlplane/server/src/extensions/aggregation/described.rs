@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use super::proxy::{Get, get};
 use super::{Remote, prefix};
 use crate::authn::identity::User;
-use crate::server::Shared;
 use crate::server::blocking;
+use crate::server::shared::Shared;
 use crate::transport::compress;
 
 /// The time between two looks at the documents of a server.

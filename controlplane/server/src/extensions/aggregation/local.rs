@@ -17,8 +17,8 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, A
 
 use super::{PLURAL, prefix};
 use crate::discovery::groups;
-use crate::server::Shared;
 use crate::server::bootstrap::Client;
+use crate::server::shared::Shared;
 
 /// The label of those that the server looks after, and its values.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";

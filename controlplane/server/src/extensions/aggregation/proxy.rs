@@ -20,7 +20,7 @@ use crate::node::proxy::forward::{strip, switched};
 use crate::request::context::Wire;
 use crate::request::failure::Failure;
 use crate::request::path::escape;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::connection::exchange;
 use crate::transport::dialer;
 use crate::transport::respond::{self, Response};

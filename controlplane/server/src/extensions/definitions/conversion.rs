@@ -28,7 +28,7 @@ use super::version::Version;
 use crate::ops::metrics::Converted;
 use crate::request::failure::Failure;
 use crate::request::object::Live;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::write::admission::webhooks::{Client, Version as ReviewVersion};
 use review::Fault;
 

@@ -27,7 +27,7 @@ use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::request::options::Deletion;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::write::delete::remove;
 
 /// Objects that are deleted at a time, so that they share commits.

@@ -28,7 +28,7 @@ use crate::request::info::RequestInfo;
 use crate::request::path;
 use crate::request::query::Query;
 use crate::server::flow_control::Flow;
-use crate::server::{Clock, Shared};
+use crate::server::shared::{Clock, Shared};
 use crate::transport::respond::{Response, encode};
 use crate::transport::tunnel;
 

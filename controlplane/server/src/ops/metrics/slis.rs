@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use super::labels::{Checked, Health};
 use super::{help, plain};
 use crate::ops::health;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 
 pub(crate) struct Slis {
     registry: Registry,

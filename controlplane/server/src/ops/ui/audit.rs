@@ -12,7 +12,7 @@ use crate::authn::identity::User;
 use crate::authz::Attributes;
 use crate::request::failure::Failure;
 use crate::request::query::Query;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response};
 
 /// Path for authorization.

@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 use crate::authn::identity::{MASTERS, User, assume};
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response};
 
 const GROUP: &str = "metrics.k8s.io";

@@ -16,7 +16,7 @@ use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::object::{self, Live, Seen};
 use crate::request::selection::Selection;
-use crate::server::{Clock, Shared};
+use crate::server::shared::{Clock, Shared};
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape};
 use crate::transport::respond::encode;
 use crate::transport::shape::{self, ListMeta, Table};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use serde_json::{Value, json};
 
-use crate::server::Options;
+use crate::server::shared::Options;
 
 /// Object of the Service `kubernetes`, which all have that name.
 pub(super) struct Own {

@@ -10,8 +10,8 @@ use crate::ops::health;
 use crate::ops::zpages;
 use crate::request::failure::Failure;
 use crate::request::query::Query;
-use crate::server::Shared;
 use crate::server::blocking;
+use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response};
 
 /// Paths that name no resource.

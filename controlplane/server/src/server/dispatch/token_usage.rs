@@ -13,7 +13,7 @@ use super::handle;
 use crate::authn::identity::{MASTERS, User};
 use crate::authn::tokens::{LAST_USED, Used};
 use crate::ops::audit::recording::Outcome;
-use crate::server::Shared;
+use crate::server::shared::Shared;
 use crate::transport::respond::Response;
 
 /// Notes a use. The Secret is changed like by any client; if that fails, the next use tries again.

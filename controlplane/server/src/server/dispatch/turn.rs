@@ -16,9 +16,9 @@ use crate::ops::audit::recording::Outcome;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::request::query::Query;
-use crate::server::Shared;
 use crate::server::flow_control::Admitted;
 use crate::server::limits::Share;
+use crate::server::shared::Shared;
 use crate::transport::body;
 
 /// `requestTimeoutUpperBound` of upstream's `pkg/endpoints/handlers/rest.go`.

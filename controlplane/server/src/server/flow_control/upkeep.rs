@@ -15,8 +15,8 @@ use store::{Entry, Prefix};
 use tokio::time::Instant;
 
 use super::{GROUP, LEVELS, SCHEMAS, config, defaults};
-use crate::server::Shared;
 use crate::server::bootstrap::Client;
+use crate::server::shared::Shared;
 
 /// The time between two looks at the objects that every cluster has (`ensureAPFBootstrapConfiguration` in
 /// `pkg/registry/flowcontrol/rest/storage_flowcontrol.go`).

@@ -18,7 +18,7 @@ mod evaluate;
 mod mutating;
 mod params;
 mod scope;
-mod source;
+pub(crate) mod source;
 mod type_check;
 mod validating;
 
@@ -27,7 +27,6 @@ use serde_json::{Map, Value, json};
 
 pub(crate) use compiled::faults;
 pub(crate) use params::unreadable;
-pub(crate) use source::Policies;
 pub(crate) use type_check::run;
 pub(super) use {mutating::mutate, validating::validate};
 

@@ -16,7 +16,7 @@ mod dial;
 pub(super) mod matching;
 mod mutating;
 pub(super) mod review;
-pub(super) mod source;
+pub(crate) mod source;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,7 +36,6 @@ pub(crate) use conditions::faults;
 pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::mutate;
 pub(crate) use review::{Reviewed, Version, read_answer};
-pub(crate) use source::Webhooks;
 
 use super::{Rounds, policies};
 use crate::ops::audit::Layer;

@@ -21,8 +21,8 @@ use super::definition::{Definition, Spec};
 use super::params::parts;
 use super::source::Constraints;
 use crate::extensions::definitions::{self, Table};
-use crate::server::Shared;
 use crate::server::bootstrap::Client;
+use crate::server::shared::Shared;
 use crate::write::admission::webhooks::source::GROUP;
 
 const PLURAL: &str = "validatingadmissionpolicies";
