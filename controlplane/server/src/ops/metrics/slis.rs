@@ -6,8 +6,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::help;
 use super::labels::{Checked, Health};
-use super::{help, plain};
+use super::page::plain;
 use crate::ops::health;
 use crate::server::shared::Shared;
 
