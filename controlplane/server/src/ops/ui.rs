@@ -9,11 +9,11 @@
 //! this server's origin, too: the cookie alone gives no access, and their documents are
 //! [sandboxed](confine) in a browser that has a session, or could have one.
 
-mod attempts;
+pub(crate) mod attempts;
 mod audit;
 pub(crate) mod measures;
 mod sessions;
-mod writes;
+pub(crate) mod writes;
 
 use std::time::Duration;
 
@@ -34,9 +34,7 @@ use crate::server::shared::Shared;
 use crate::transport::respond::{self, Response};
 use crate::transport::tunnel;
 
-pub(crate) use attempts::Attempts;
 pub(crate) use sessions::{Credential, Proof, Sessions};
-pub(crate) use writes::Writes;
 
 /// The header that a page's own requests have.
 const OWN: HeaderName = HeaderName::from_static("x-skiff-ui");

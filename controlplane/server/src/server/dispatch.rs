@@ -106,7 +106,9 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     // One time for the page and the audit log.
     let answered = (shared.options.clock)();
     if let Some(writer) = writer.filter(|_| response.status().is_success()) {
-        shared.writes.note(&recording.outcome, &writer, (received, answered));
+        let notes = &recording.outcome.notes;
+        let objects = (notes.sent.name.as_str(), notes.response.as_ref());
+        shared.writes.note(info, objects, &writer, (received, answered));
     }
     recording.end(response, failure, answered).await
 }

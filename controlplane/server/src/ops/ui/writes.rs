@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
+use bytes::Bytes;
 use http::StatusCode;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::ops::audit::recording::Outcome;
 use crate::request::failure::Failure;
 use crate::request::info::RequestInfo;
 use crate::transport::respond::{self, Response};
@@ -77,8 +77,15 @@ struct Name {
 impl Writes {
     /// Remembers a request that has changed something. Leases and events are left out, because
     /// nodes write them continually; so are sessions in pods, which change no object.
-    pub(crate) fn note(&self, outcome: &Outcome, user: &str, (received, stored): (Timestamp, Timestamp)) {
-        let info = &outcome.info;
+    ///
+    /// `sent` is the name in the object that was sent, `response` the JSON of the one that was answered.
+    pub(crate) fn note(
+        &self,
+        info: &RequestInfo,
+        (sent, response): (&str, Option<&Bytes>),
+        user: &str,
+        (received, stored): (Timestamp, Timestamp),
+    ) {
         let changes = matches!(info.verb, "create" | "update" | "patch" | "delete");
         if !changes
             || info.lasts()
@@ -88,10 +95,10 @@ impl Writes {
         {
             return;
         }
-        let sent = [&info.name, &outcome.notes.sent.name];
-        let name = sent.into_iter().find(|name| !name.is_empty()).cloned();
+        let name = [info.name.as_str(), sent].into_iter().find(|name| !name.is_empty());
+        let name = name.map(str::to_owned);
         // The server has made the name of an object with `generateName`.
-        let answered = || serde_json::from_slice::<Named>(outcome.notes.response.as_ref()?).ok();
+        let answered = || serde_json::from_slice::<Named>(response?).ok();
         let Some(name) = name.or_else(|| Some(answered()?.metadata.name)) else {
             return;
         };
