@@ -1,10 +1,12 @@
 //! Authentication: a client certificate that the transport verified, a bearer token, a browser
 //! session, or anonymous.
 
+pub(crate) mod cookie;
 pub mod identity;
 mod impersonation;
 pub mod pki;
 pub(crate) mod review;
+pub(crate) mod sessions;
 pub(crate) mod token_request;
 pub mod tokens;
 mod websocket;
@@ -14,8 +16,8 @@ use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use crate::authn::identity::{ANONYMOUS, Until, User};
+use crate::authn::sessions::Proof;
 use crate::authn::tokens::{Refused, Used};
-use crate::ops::ui::{self, Bearer, Proof};
 use crate::request::failure::Failure;
 use crate::server::shared::Shared;
 use crate::transport::tls::{Known, RefusedCertificate};
@@ -28,6 +30,10 @@ pub(crate) struct Caller {
     pub(crate) user: User,
     pub(crate) annotations: Vec<(&'static str, String)>,
 }
+
+/// Token that authenticated a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Bearer(pub(crate) String);
 
 /// The audiences of tokens that the server itself takes.
 pub(crate) fn audiences(shared: &Shared) -> &[String] {
@@ -51,7 +57,7 @@ pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failu
 fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let token = bearer(&parts.headers).map(str::to_owned);
     parts.headers.remove(AUTHORIZATION);
-    ui::take_session(parts);
+    cookie::take(parts);
     let offered = websocket::take_token(&mut parts.headers);
     if let Some(user) = parts.extensions.get::<User>() {
         return Ok(Caller {
@@ -69,7 +75,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let session = if token.is_some() {
         None
     } else {
-        ui::session(shared, parts)?
+        cookie::session(shared, parts)?
     };
     // Its impersonation is checked and audited as if the client had sent the headers.
     let proof = session.map(|credential| {
@@ -85,7 +91,9 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         }
     };
     let Some(token) = token else {
-        if !shared.options.anonymous && !ui::is_page(parts) || parts.extensions.get::<RefusedCertificate>().is_some() {
+        if !shared.options.anonymous && !cookie::is_page(parts)
+            || parts.extensions.get::<RefusedCertificate>().is_some()
+        {
             return Err(Failure::Unauthorized);
         }
         return Ok(Caller {

@@ -8,6 +8,7 @@ use api::cidr::Cidr;
 use k8s_openapi::jiff::Timestamp;
 use store::{Measures, Store};
 
+use crate::authn::sessions::Sessions;
 use crate::authn::tokens::{ISSUER, SigningKey, Tokens};
 use crate::authz::Authorizer;
 use crate::discovery::version::Version;
@@ -18,7 +19,6 @@ use crate::node::agents::Agents;
 use crate::node::reverse::ReverseConnections;
 use crate::ops::audit::Sink;
 use crate::ops::metrics::Metrics;
-use crate::ops::ui::Sessions;
 use crate::ops::ui::attempts::Attempts;
 use crate::ops::ui::writes::Writes;
 use crate::server::flow_control::FlowControl;

@@ -13,8 +13,8 @@ use rustls_pki_types::ServerName;
 use tokio_rustls::TlsConnector;
 
 use super::links::Place;
+use crate::authn::cookie;
 use crate::node::agents::Stream;
-use crate::ops::ui;
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::path::escape;
@@ -128,7 +128,7 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     for name in named.iter().chain(&OWN) {
         headers.remove(name);
     }
-    ui::protect_origin(headers);
+    cookie::protect_origin(headers);
 }
 
 /// The answer as the client gets it.

@@ -13,9 +13,9 @@ use sha2::{Digest as _, Sha256};
 use crate::authn::identity::User;
 
 /// Seconds within which a code must be used.
-pub(super) const CODE_LIFETIME: i64 = 60;
+pub(crate) const CODE_LIFETIME: i64 = 60;
 /// Seconds that a session lasts without a request.
-pub(super) const IDLE: i64 = 30 * 60;
+pub(crate) const IDLE: i64 = 30 * 60;
 /// Seconds that a session lasts in all.
 const LONGEST: i64 = 12 * 60 * 60;
 /// Limits of codes and sessions per user and in total; the stalest ones are dropped first.
@@ -46,7 +46,7 @@ pub(crate) enum Proof {
 
 impl Credential {
     /// Name of the authenticated user.
-    pub(super) fn owner(&self) -> &str {
+    pub(crate) fn owner(&self) -> &str {
         match &self.proof {
             Proof::User(user) => &user.name,
             Proof::Token(_, name) => name,
@@ -105,7 +105,7 @@ pub(crate) struct Sessions(Mutex<(Entries, Entries)>);
 
 impl Sessions {
     /// A code by which one browser gets a session.
-    pub(super) fn code(&self, credential: Credential, now: Timestamp) -> String {
+    pub(crate) fn code(&self, credential: Credential, now: Timestamp) -> String {
         let (secret, digest) = secret();
         let now = now.as_second();
         let (codes, _) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,14 +121,14 @@ impl Sessions {
     }
 
     /// The identity behind a code, once.
-    pub(super) fn redeem(&self, code: &str, now: Timestamp) -> Option<Credential> {
+    pub(crate) fn redeem(&self, code: &str, now: Timestamp) -> Option<Credential> {
         let (codes, _) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         codes.expire(now.as_second(), CODE_LIFETIME);
         Some(codes.take(&digest(code))?.credential)
     }
 
     /// A new session's secret.
-    pub(super) fn open(&self, credential: Credential, now: Timestamp) -> String {
+    pub(crate) fn open(&self, credential: Credential, now: Timestamp) -> String {
         let (secret, digest) = secret();
         let now = now.as_second();
         let (_, sessions) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +144,7 @@ impl Sessions {
     }
 
     /// The identity of a session, which is renewed by it.
-    pub(super) fn find(&self, secret: &str, now: Timestamp) -> Option<Credential> {
+    pub(crate) fn find(&self, secret: &str, now: Timestamp) -> Option<Credential> {
         let now = now.as_second();
         let (_, sessions) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.expire(now, IDLE);
@@ -156,7 +156,7 @@ impl Sessions {
     }
 
     /// Ends a session; one that is over is no failure.
-    pub(super) fn close(&self, secret: &str) {
+    pub(crate) fn close(&self, secret: &str) {
         let (_, sessions) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.take(&digest(secret));
     }
