@@ -23,8 +23,7 @@ use crate::extensions::aggregation::{Added, arrange, local_priority};
 use crate::request::failure::Failure;
 use crate::request::query::Query;
 use crate::transport::negotiation::{Encoding, clauses, for_people};
-use crate::transport::respond::{Response, encode};
-use crate::transport::shape;
+use crate::transport::respond::{self, Response, encode};
 
 /// The kind of the aggregated form.
 const LIST: &str = "APIGroupDiscoveryList";
@@ -225,7 +224,7 @@ impl Discovery {
             };
             let encoding = for_people(encoding, headers, query);
             let Some(wanted) = clause.parameter("as") else {
-                return respond(legacy, encoding, ("v1", kind(path)), "", headers);
+                return served(legacy, encoding, ("v1", kind(path)), "", headers);
             };
             let version = (clause.parameter("g"), clause.parameter("v"));
             if wanted == LIST
@@ -233,7 +232,7 @@ impl Discovery {
                 && let Some(document) = self.aggregated.get(path)
             {
                 let parameters = format!(";g=apidiscovery.k8s.io;v=v2;as={LIST}");
-                return respond(
+                return served(
                     document,
                     encoding,
                     ("apidiscovery.k8s.io/v2", LIST),
@@ -259,7 +258,7 @@ fn kind(path: &str) -> &'static str {
 }
 
 /// The document in an encoding, or that the client knows it.
-fn respond(
+fn served(
     document: &Document,
     encoding: Encoding,
     kind: (&str, &str),
@@ -272,7 +271,7 @@ fn respond(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        shape::document(encoding, StatusCode::OK, kind, &document.bytes)?
+        respond::document(encoding, StatusCode::OK, kind, &document.bytes)?
     };
     let headers = response.headers_mut();
     if let Ok(content_type) = HeaderValue::from_str(&format!("{}{parameters}", encoding.content_type())) {

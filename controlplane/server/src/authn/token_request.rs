@@ -20,8 +20,7 @@ use crate::request::failure::{Failure, GroupResource, Target};
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate_review;
-use crate::transport::respond::{Response, encode};
-use crate::transport::shape;
+use crate::transport::respond::{self, Response, encode};
 use crate::write::admission::{self, webhooks};
 use crate::write::create::check_namespace;
 
@@ -66,7 +65,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     let private = bind(context, &request.spec, &account)?;
     request.status = Some(issue(context, &request.spec, private, now)?);
     let answer = encode(&request);
-    shape::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), &answer)
+    respond::document(representation.encoding, StatusCode::CREATED, (VERSION, KIND), &answer)
 }
 
 /// Request with a spec.

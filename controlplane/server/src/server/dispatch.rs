@@ -39,7 +39,7 @@ use crate::server::limits::Pass;
 use crate::server::shared::Shared;
 use crate::transport::negotiation::{Encoding, for_people};
 use crate::transport::respond::{self, Response};
-use crate::transport::{shape, tunnel};
+use crate::transport::tunnel;
 use crate::{node, read, write};
 use other::other;
 use turn::Turn;
@@ -79,7 +79,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
             if let Failure::Internal { message } = &failure {
                 tracing::error!(message, "request failed");
             }
-            (shape::failure(&failure, accept.as_ref(), json), Some(failure))
+            (respond::failure(&failure, accept.as_ref(), json), Some(failure))
         }
     };
     respond::add_warnings(&mut response, &recording.outcome.warnings);

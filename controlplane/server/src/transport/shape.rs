@@ -5,10 +5,9 @@ mod list;
 mod table;
 
 use api::managed::splice;
-use api::{Object, Registration, go_json};
+use api::{Object, Registration};
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,8 +17,8 @@ use crate::request::failure::Failure;
 use crate::request::object;
 use crate::server::blocking;
 use crate::transport::compress;
-use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip, negotiate_failure};
-use crate::transport::respond::{self, Response, with_type};
+use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
+use crate::transport::respond::{Response, document, line, with_type};
 
 pub(crate) use list::{Head, list};
 pub(crate) use table::{IncludeObject, Row, Table, table};
@@ -96,64 +95,6 @@ pub(crate) fn check_protobuf(registration: &Registration) -> Result<(), Failure>
     })
 }
 
-/// Answers a `Status`.
-pub(crate) fn status(encoding: Encoding, code: StatusCode, bytes: &[u8]) -> Result<Response, Failure> {
-    document(encoding, code, ("v1", "Status"), bytes)
-}
-
-/// A failure as the client sees it, in the encoding that its `Accept` asks for; `json` is how JSON
-/// is written to it.
-pub(crate) fn failure(failure: &Failure, accept: Option<&HeaderValue>, json: Encoding) -> Response {
-    if matches!(failure, Failure::NoSuchPath) {
-        return respond::text(StatusCode::NOT_FOUND, "404 page not found\n");
-    }
-    let code = StatusCode::from_u16(failure.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    if let Failure::Overloaded { retry_after } = failure {
-        let mut response = respond::text(code, format!("{failure}\n"));
-        response
-            .headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from(*retry_after));
-        return response;
-    }
-    let status = respond::encode(&failure.status());
-    let encoding = negotiate_failure(accept, json);
-    let plain = || respond::json(code, status.clone());
-    let mut response = self::status(encoding, code, &status).unwrap_or_else(|_unencodable| plain());
-    if let Some(seconds) = failure.retry_after() {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
-}
-
-/// Answers a document of a group version and kind, given as its JSON.
-pub(crate) fn document(
-    encoding: Encoding,
-    code: StatusCode,
-    (api_version, kind): (&str, &str),
-    bytes: &[u8],
-) -> Result<Response, Failure> {
-    let bytes = match encoding {
-        Encoding::Json => line(bytes),
-        Encoding::PrettyJson => go_json::indent(bytes, 0).into(),
-        Encoding::Yaml => {
-            let value: Value = serde_json::from_slice(bytes).map_err(Failure::internal)?;
-            api::yaml::emit::document(&value).into()
-        }
-        Encoding::Protobuf => api::protobuf::encode(api_version, kind, bytes)
-            .map_err(|error| unencodable(&error))?
-            .into(),
-    };
-    Ok(with_type(code, encoding.content_type(), bytes))
-}
-
-/// JSON as Go's encoder writes it: escaped, with an end of the line.
-fn line(json: &[u8]) -> Bytes {
-    let mut line = Vec::with_capacity(json.len() + 1);
-    go_json::escape(json, &mut line);
-    line.push(b'\n');
-    line.into()
-}
-
 /// The metadata of a list, its members in upstream's order.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -179,11 +120,6 @@ fn decode_shown(registration: &Registration, bytes: &[u8]) -> Result<Box<dyn Obj
     registration.decode_shown(bytes).map_err(Failure::internal)
 }
 
-fn unencodable(error: &api::protobuf::ProtobufError) -> Failure {
-    let source = std::error::Error::source(error).map(|source| format!(": {source}"));
-    Failure::internal(format_args!("{error}{}", source.unwrap_or_default()))
-}
-
 /// 406 for a shape that only lists have, or only objects.
 fn misshapen(shape: &str, what: &str, registration: &Registration, kind: &str) -> Failure {
     let package = object::group_package(registration.group);
@@ -202,21 +138,4 @@ pub(crate) fn partial_of(object: &[u8], version: MetaVersion) -> Vec<u8> {
 /// An object's metadata alone.
 pub(crate) fn partial(metadata: &ObjectMeta, version: MetaVersion) -> Value {
     json!({"kind": PARTIAL, "apiVersion": version.api_version(), "metadata": metadata})
-}
-
-#[cfg(test)]
-mod tests {
-    use http::header::CONTENT_TYPE;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn who_comes_too_often_is_told_in_plain_text() {
-        let response = failure(&Failure::OVERLOADED, None, Encoding::Json);
-        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(response.headers()[RETRY_AFTER], "1");
-        assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
-        let body = axum::body::to_bytes(response.into_body(), 100).await.unwrap();
-        assert_eq!(body, "Too many requests, please try again later.\n");
-    }
 }

@@ -13,7 +13,6 @@ use crate::request::options::{FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::{self, Response};
-use crate::transport::shape;
 use crate::write::admission::pods::topology;
 use crate::write::admission::{Part, webhooks};
 use crate::write::amend::{Amendment, amend};
@@ -84,7 +83,7 @@ async fn bind(context: &mut Context, name: Option<String>, body: Body) -> Result
     .await?;
     let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
-    shape::status(representation.encoding, StatusCode::CREATED, &answer)
+    respond::status(representation.encoding, StatusCode::CREATED, &answer)
 }
 
 fn refused(name: &str, because: String) -> Failure {

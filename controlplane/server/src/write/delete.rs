@@ -48,7 +48,7 @@ pub(crate) async fn delete(context: &mut Context, body: Body) -> Result<Response
             uid: removed.uid,
             ..StatusDetails::default()
         };
-        return shape::status(
+        return respond::status(
             representation.encoding,
             StatusCode::OK,
             &respond::success(200, Some(details)),

@@ -18,7 +18,6 @@ use crate::request::options::{Deletion, FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::negotiate;
 use crate::transport::respond::{self, Response, encode};
-use crate::transport::shape;
 use crate::write::admission::webhooks;
 use crate::write::binding::set_condition;
 use crate::write::create::check_namespace;
@@ -68,7 +67,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     .await?;
     let answer = respond::success(201, None);
     context.notes.response = Some(answer.clone());
-    shape::status(representation.encoding, StatusCode::CREATED, &answer)
+    respond::status(representation.encoding, StatusCode::CREATED, &answer)
 }
 
 fn evicted(generation: Option<i64>, now: Time) -> PodCondition {

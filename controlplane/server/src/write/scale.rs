@@ -17,7 +17,7 @@ use crate::request::object::{self, Live};
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::transport::body;
 use crate::transport::negotiation::{MetaVersion, Representation, Shape, negotiate};
-use crate::transport::respond::{Response, encode};
+use crate::transport::respond::{self, Response, encode};
 use crate::transport::shape::{self, IncludeObject, ListMeta, Row};
 use crate::write::admission::Part;
 use crate::write::amend::{Amendment, amend};
@@ -194,7 +194,7 @@ fn answer(context: &Context, scale: &Scale) -> Result<Response, Failure> {
             encode(&shape::partial(&scale.metadata, version)),
         ),
     };
-    shape::document(encoding, StatusCode::OK, kind, &bytes)
+    respond::document(encoding, StatusCode::OK, kind, &bytes)
 }
 
 /// Table that `kubectl get --subresource=scale` shows.

@@ -18,13 +18,13 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::table::TAIL;
-use super::{ListMeta, PARTIAL, Table, document, misshapen, partial_of, unencodable};
+use super::{ListMeta, PARTIAL, Table, misshapen, partial_of};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::server::blocking;
 use crate::transport::compress::{self, Part};
 use crate::transport::negotiation::{Encoding, MetaVersion, Representation, Shape, accepts_gzip};
-use crate::transport::respond::{Response, with_type};
+use crate::transport::respond::{Response, document, unencodable, with_type};
 
 /// The metadata of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
