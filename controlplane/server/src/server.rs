@@ -67,9 +67,12 @@ impl Server {
         let shared = &self.shared;
         let upkeep = definitions::run(Arc::clone(shared), self.router());
         let healed = bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole);
+        let router = self.router();
         tokio::select! {
             never = upkeep => never,
-            never = aggregation::run(Arc::clone(shared), self.router()) => never,
+            never = aggregation::local::run(shared, &router) => never,
+            never = aggregation::availability::run(shared, &router) => never,
+            never = aggregation::described::run(shared) => never,
             never = flow_control::run(Arc::clone(shared), self.router()) => never,
             never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,

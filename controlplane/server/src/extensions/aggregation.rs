@@ -10,19 +10,17 @@
 //! The server behind the Service learns who asks from the headers of a front proxy, which it believes because of the client
 //! certificate beside them ([`FrontProxy`]). Discovery and OpenAPI have what all of them serve.
 
-mod availability;
-mod described;
+pub(crate) mod availability;
+pub(crate) mod described;
 mod front_proxy;
 mod groups;
-mod local;
+pub(crate) mod local;
 mod proxy;
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use api::kinds::api_service::{GROUP, available};
-use axum::Router;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 use store::{Entry, Prefix, Store};
@@ -30,8 +28,6 @@ use tokio_rustls::TlsConnector;
 
 use crate::discovery::openapi::Documents;
 use crate::extensions::definitions::Table;
-use crate::request::context::Context;
-use crate::server::shared::Shared;
 use crate::storage::follower::{Follow, Follower};
 
 pub(crate) use described::Described;
@@ -211,24 +207,5 @@ impl Aggregation {
             resources: told.get(&remote.name).cloned(),
         });
         added.collect()
-    }
-}
-
-/// Marks a group version that is served here as available with the commit that creates it (`PrepareForCreate` of
-/// `pkg/registry/apiservice/strategy.go`).
-pub(crate) fn settle(context: &Context, object: &mut dyn api::Object) {
-    if let Some(own) = object.as_any_mut().downcast_mut::<APIService>()
-        && own.spec.as_ref().is_none_or(|spec| spec.service.is_none())
-    {
-        local::set_available(own, context.now());
-    }
-}
-
-/// Looks after the `APIServices` for as long as it is polled.
-pub(crate) async fn run(shared: Arc<Shared>, router: Router) -> Infallible {
-    tokio::select! {
-        never = local::run(&shared, &router) => never,
-        never = availability::run(&shared, &router) => never,
-        never = described::run(&shared) => never,
     }
 }

@@ -85,7 +85,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
         let given = definitions::settle(context, &mut *object).await;
-        aggregation::settle(context, &mut *object);
+        aggregation::local::settle(&mut *object, context.now());
         let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
         let key = context.key(&name)?;

@@ -34,7 +34,7 @@ const BYTES: usize = 1 << 20;
 type Condition = (bool, &'static str, String);
 
 /// Looks at them for as long as it is polled.
-pub(super) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
+pub(crate) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
     let client = Client::new(router.clone());
     let mut own = shared.store.last_change(&prefix());
     let mut slices = shared

@@ -74,7 +74,7 @@ impl Described {
 }
 
 /// Keeps the documents of all available servers for as long as it is polled.
-pub(super) async fn run(shared: &Arc<Shared>) -> Infallible {
+pub(crate) async fn run(shared: &Arc<Shared>) -> Infallible {
     let mut own = shared.store.last_change(&prefix());
     loop {
         own.mark_unchanged();

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use api::kinds::api_service::{self, GROUP};
+use api::Object;
+use api::kinds::api_service::{GROUP, set_available};
 use axum::Router;
 use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -65,12 +66,18 @@ pub(crate) fn priority(group: &str, version: &str) -> (i32, i32) {
     of_program.or_else(unregistered).unwrap_or(DEFINED)
 }
 
-pub(super) fn set_available(own: &mut APIService, now: Timestamp) {
-    api_service::set_available(own, true, "Local", "Local APIServices are always available", now);
+/// Marks a group version that is served here as available with the commit that creates it (`PrepareForCreate` of
+/// `pkg/registry/apiservice/strategy.go`).
+pub(crate) fn settle(object: &mut dyn Object, now: Timestamp) {
+    if let Some(own) = object.as_any_mut().downcast_mut::<APIService>()
+        && own.spec.as_ref().is_none_or(|spec| spec.service.is_none())
+    {
+        set_available(own, true, "Local", "Local APIServices are always available", now);
+    }
 }
 
 /// Looks after them for as long as it is polled.
-pub(super) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
+pub(crate) async fn run(shared: &Arc<Shared>, router: &Router) -> Infallible {
     let client = Client::new(router.clone());
     let mut definitions = shared.store.last_change(&crate::extensions::definitions::prefix());
     let mut own = shared.store.last_change(&prefix());
