@@ -4,9 +4,11 @@
 //! is only `v2` (`AggregatedDiscoveryRemoveBetaType`): older clients get the legacy one, if they accept
 //! it.
 
+pub(crate) mod added;
 mod aggregated;
 mod legacy;
 pub(crate) mod openapi;
+pub(crate) mod priorities;
 pub mod version;
 
 use std::collections::BTreeMap;
@@ -19,11 +21,11 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::extensions::aggregation::{Added, arrange, local_priority};
 use crate::request::failure::Failure;
 use crate::request::query::Query;
 use crate::transport::negotiation::{Encoding, clauses, for_people};
 use crate::transport::respond::{self, Response, encode};
+use added::{Added, arrange};
 
 /// The kind of the aggregated form.
 const LIST: &str = "APIGroupDiscoveryList";
@@ -73,12 +75,12 @@ pub(crate) fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<Version>)> {
     }
     for (group, versions) in &mut groups {
         versions.sort_by_cached_key(|version| {
-            let own = local_priority(group, version.name);
+            let own = priorities::local(group, version.name);
             std::cmp::Reverse((own.1, priority(version.name)))
         });
     }
     groups.sort_by_cached_key(|(group, versions)| {
-        let priorities = versions.iter().map(|version| local_priority(group, version.name).0);
+        let priorities = versions.iter().map(|version| priorities::local(group, version.name).0);
         (std::cmp::Reverse(priorities.max()), *group)
     });
     for version in groups.iter_mut().flat_map(|(_, versions)| versions) {
@@ -175,7 +177,7 @@ impl Discovery {
             *document = Document::new(&list);
             for group in groups.into_iter().flatten() {
                 let name = group.get("name").and_then(Value::as_str).unwrap_or_default();
-                if !added.iter().any(|own| own.group() == name) {
+                if !added.iter().any(|own| own.group == name) {
                     continue;
                 }
                 let path = format!("apis/{name}");

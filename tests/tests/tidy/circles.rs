@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{read, tracked};
 
 /// Crates with circles: the number of files in them, which may only fall.
-const CIRCLES: &[(&str, usize)] = &[("controlplane/server/src/", 5)];
+const CIRCLES: &[(&str, usize)] = &[("controlplane/server/src/", 4)];
 
 /// Modules of a crate by their paths, with their texts.
 fn modules(root: &str) -> BTreeMap<String, String> {

@@ -13,7 +13,6 @@
 pub(crate) mod availability;
 pub(crate) mod described;
 mod front_proxy;
-mod groups;
 pub(crate) mod local;
 mod proxy;
 
@@ -26,14 +25,13 @@ use serde_json::Value;
 use store::{Entry, Prefix, Store};
 use tokio_rustls::TlsConnector;
 
+use crate::discovery::added::Added;
 use crate::discovery::openapi::Documents;
 use crate::extensions::definitions::Table;
 use crate::storage::follower::{Follow, Follower};
 
 pub(crate) use described::Described;
 pub use front_proxy::FrontProxy;
-pub(crate) use groups::{Added, arrange};
-pub(crate) use local::priority as local_priority;
 pub(crate) use proxy::answer;
 
 const PLURAL: &str = "apiservices";

@@ -17,7 +17,7 @@ use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec};
 
 use super::{PLURAL, prefix};
-use crate::discovery::groups;
+use crate::discovery::{groups, priorities};
 use crate::server::bootstrap::Client;
 use crate::server::shared::Shared;
 
@@ -25,46 +25,6 @@ use crate::server::shared::Shared;
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 const ON_START: &str = "onstart";
 const ALWAYS: &str = "true";
-
-/// Priorities of groups and of their versions (`cmd/kube-apiserver/app/aggregator.go`).
-const PRIORITIES: [(&str, &str, i32, i32); 23] = [
-    ("", "v1", 18_000, 1),
-    ("apps", "v1", 17_800, 15),
-    ("events.k8s.io", "v1", 17_750, 15),
-    ("authentication.k8s.io", "v1", 17_700, 15),
-    ("authorization.k8s.io", "v1", 17_600, 15),
-    ("autoscaling", "v1", 17_500, 15),
-    ("autoscaling", "v2", 17_500, 30),
-    ("batch", "v1", 17_400, 15),
-    ("certificates.k8s.io", "v1", 17_300, 15),
-    ("networking.k8s.io", "v1", 17_200, 15),
-    ("policy", "v1", 17_100, 15),
-    ("rbac.authorization.k8s.io", "v1", 17_000, 15),
-    ("storage.k8s.io", "v1", 16_800, 15),
-    ("apiextensions.k8s.io", "v1", 16_700, 15),
-    ("admissionregistration.k8s.io", "v1", 16_700, 15),
-    ("admissionregistration.k8s.io", "v1beta1", 16_700, 12),
-    ("scheduling.k8s.io", "v1", 16_600, 15),
-    ("coordination.k8s.io", "v1", 16_500, 15),
-    ("node.k8s.io", "v1", 16_300, 15),
-    ("discovery.k8s.io", "v1", 16_200, 15),
-    ("resource.k8s.io", "v1", 16_200, 21),
-    ("flowcontrol.apiserver.k8s.io", "v1", 16_100, 21),
-    ("admissionregistration.k8s.io", "v1alpha1", 16_700, 9),
-];
-/// Priorities of groups from `CustomResourceDefinitions` (`crdregistration_controller.go`).
-const DEFINED: (i32, i32) = (1000, 100);
-/// Priorities of groups that have no `APIService`: this one, which always comes first, and that of measures, as
-/// metrics-server registers it.
-const UNREGISTERED: [(&str, (i32, i32)); 2] = [(GROUP, (20_000, 0)), ("metrics.k8s.io", (100, 100))];
-
-/// Priorities of a group version that is served here, and of its group.
-pub(crate) fn priority(group: &str, version: &str) -> (i32, i32) {
-    let of_program = PRIORITIES.iter().find(|own| (own.0, own.1) == (group, version));
-    let of_program = of_program.map(|(_, _, group, version)| (*group, *version));
-    let unregistered = || UNREGISTERED.iter().find(|own| own.0 == group).map(|own| own.1);
-    of_program.or_else(unregistered).unwrap_or(DEFINED)
-}
 
 /// Marks a group version that is served here as available with the commit that creates it (`PrepareForCreate` of
 /// `pkg/registry/apiservice/strategy.go`).
@@ -104,10 +64,9 @@ fn wanted(shared: &Shared) -> BTreeMap<String, APIService> {
     let mut wanted = BTreeMap::new();
     for (group, versions) in groups(&table.kinds) {
         for version in versions {
-            let of_program = PRIORITIES.iter().find(|own| (own.0, own.1) == (group, version.name));
-            let (managed, (group_priority, version_priority)) = match of_program {
-                Some((_, _, group, version)) => (ON_START, (*group, *version)),
-                None if version.is_defined => (ALWAYS, DEFINED),
+            let (managed, (group_priority, version_priority)) = match priorities::of_program(group, version.name) {
+                Some(own) => (ON_START, own),
+                None if version.is_defined => (ALWAYS, priorities::DEFINED),
                 // The group of APIServices itself, and measures, which others may serve.
                 None => continue,
             };

@@ -1,31 +1,25 @@
-//! Discovery of aggregated group versions.
+//! Group versions that other servers serve, among those of this server.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::local;
-use crate::discovery;
+use super::priorities;
 
 /// A group version that another server serves.
 pub(crate) struct Added {
-    pub(super) group: String,
-    pub(super) version: String,
+    pub(crate) group: String,
+    pub(crate) version: String,
     /// True if its server is available.
-    pub(super) is_current: bool,
+    pub(crate) is_current: bool,
     /// Priorities of the group and of the version.
-    pub(super) priority: (i32, i32),
+    pub(crate) priority: (i32, i32),
     /// Its last known `APIResourceList`.
-    pub(super) resources: Option<Arc<Value>>,
+    pub(crate) resources: Option<Arc<Value>>,
 }
 
 impl Added {
-    /// Name of the group.
-    pub(crate) fn group(&self) -> &str {
-        &self.group
-    }
-
     /// Adds it to the groups of an `APIGroupList`.
     pub(crate) fn to_legacy(&self, groups: &mut Vec<Value>) {
         let version = json!({"groupVersion": format!("{}/{}", self.group, self.version), "version": self.version});
@@ -120,7 +114,7 @@ pub(crate) fn arrange(groups: &mut [Value], added: &[Added], name: &str) {
     let priority = |group: &str, version: &Value| {
         let version = text(version, "version");
         let own = added.iter().find(|own| own.group == group && own.version == version);
-        own.map_or_else(|| local::priority(group, version), |own| own.priority)
+        own.map_or_else(|| priorities::local(group, version), |own| own.priority)
     };
     for group in groups.iter_mut() {
         let name = named(group);
@@ -129,7 +123,7 @@ pub(crate) fn arrange(groups: &mut [Value], added: &[Added], name: &str) {
         };
         versions.sort_by(|one, other| {
             let [of_one, of_other] = [one, other].map(|version| priority(&name, version).1);
-            let [one, other] = [one, other].map(|version| discovery::priority(text(version, "version")));
+            let [one, other] = [one, other].map(|version| super::priority(text(version, "version")));
             of_other.cmp(&of_one).then(other.cmp(&one))
         });
         let first = versions.first().cloned();
