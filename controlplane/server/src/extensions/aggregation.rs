@@ -27,10 +27,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::discovery::added::Added;
 use crate::discovery::openapi::Documents;
+use crate::discovery::openapi::described::Described;
 use crate::extensions::definitions::Table;
 use crate::storage::follower::{Follow, Follower};
 
-pub(crate) use described::Described;
 pub use front_proxy::FrontProxy;
 pub(crate) use proxy::answer;
 

@@ -122,11 +122,12 @@ impl Table {
 
     /// The documents of OpenAPI.
     pub(crate) fn documents(&self) -> &Documents {
-        self.documents.get_or_init(|| Documents::new(&self.program, self))
+        self.documents
+            .get_or_init(|| Documents::new(&self.program, &self.kinds, |row| self.revised(row)))
     }
 
     /// Text that changes when the definition of a row may have changed.
-    pub(crate) fn revised(&self, row: &Registration) -> String {
+    fn revised(&self, row: &Registration) -> String {
         let name = format!("{}.{}", row.plural, row.group);
         let revision = self.by_definition.get(&name).map_or(0, |(revision, _)| *revision);
         format!("{name} {revision}")

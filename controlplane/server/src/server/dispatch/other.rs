@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use crate::discovery::openapi;
+use crate::discovery::openapi::served;
 use crate::extensions::definitions::Table;
 use crate::ops::health;
 use crate::ops::zpages;
@@ -41,7 +41,7 @@ pub(super) async fn other(
     }
     // Documents of any size are merged and compressed.
     let weight = if path.starts_with("openapi/") { usize::MAX } else { 0 };
-    let openapi = async { openapi::answer(shared, &table, &path, &parts.headers, query) };
+    let openapi = async { served::answer(shared, &table, &path, &parts.headers, query) };
     if let Some(answer) = blocking::apart(weight, openapi).await {
         return answer;
     }
