@@ -179,7 +179,7 @@ impl Metrics {
         add(registry, "apiserver_storage_objects", self.stored.clone());
         add(registry, "apiserver_resource_objects", self.resources.clone());
         add(registry, "apiserver_storage_size_bytes", self.database.clone());
-        add(registry, "kubernetes_healthcheck", self.slis.checks());
+        add(registry, "kubernetes_healthcheck", self.slis.checks.clone());
         add(registry, "kubernetes_healthchecks", self.slis.all_checked());
         add(registry, "skiff_history_archive_failing", self.unarchived.clone());
         add(registry, "apiserver_audit_event", self.audited.clone());

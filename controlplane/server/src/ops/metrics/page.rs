@@ -1,4 +1,4 @@
-//! The page at `/metrics`, with what is counted when it is read.
+//! The pages at `/metrics` and `/metrics/slis`, with what is counted when they are read.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -9,6 +9,8 @@ use store::ListAt;
 
 use super::Metrics;
 use super::labels::{InFlight, Plugin, Resource, Stored};
+use super::slis::Slis;
+use crate::ops::health;
 use crate::server::shared::Shared;
 use crate::storage;
 
@@ -71,6 +73,27 @@ impl Metrics {
             resource: row.plural,
         };
         self.resources.get_or_create(&resource).set(number);
+    }
+}
+
+impl Slis {
+    /// Notes how all checks are now.
+    fn look(&self, shared: &Shared) {
+        for endpoint in health::ENDPOINTS {
+            for (name, passed) in health::results(shared, endpoint) {
+                let gauge = self.checks.get_or_create(&[("name", name), ("type", endpoint)]);
+                gauge.set(i64::from(passed));
+            }
+        }
+    }
+
+    /// The text that Prometheus reads.
+    pub(crate) fn text(&self, shared: &Shared) -> String {
+        self.look(shared);
+        let mut page = String::new();
+        // Writing to a String cannot fail.
+        text::encode(&mut page, &self.registry).unwrap_or_default();
+        plain(&page)
     }
 }
 

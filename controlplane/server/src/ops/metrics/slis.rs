@@ -1,6 +1,5 @@
 //! `/metrics/slis`: only the health checks, for frequent scrapes.
 
-use prometheus_client::encoding::text;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -8,13 +7,10 @@ use prometheus_client::registry::Registry;
 
 use super::help;
 use super::labels::{Checked, Health};
-use super::page::plain;
-use crate::ops::health;
-use crate::server::shared::Shared;
 
 pub(crate) struct Slis {
-    registry: Registry,
-    checks: Family<Health, Gauge>,
+    pub(super) registry: Registry,
+    pub(super) checks: Family<Health, Gauge>,
     checked: Family<Checked, Counter>,
 }
 
@@ -46,30 +42,7 @@ impl Slis {
             .inc();
     }
 
-    pub(super) fn checks(&self) -> Family<Health, Gauge> {
-        self.checks.clone()
-    }
-
     pub(super) fn all_checked(&self) -> Family<Checked, Counter> {
         self.checked.clone()
-    }
-
-    /// Notes how all checks are now.
-    pub(super) fn look(&self, shared: &Shared) {
-        for endpoint in health::ENDPOINTS {
-            for (name, passed) in health::results(shared, endpoint) {
-                let gauge = self.checks.get_or_create(&[("name", name), ("type", endpoint)]);
-                gauge.set(i64::from(passed));
-            }
-        }
-    }
-
-    /// The text that Prometheus reads.
-    pub(crate) fn text(&self, shared: &Shared) -> String {
-        self.look(shared);
-        let mut page = String::new();
-        // Writing to a String cannot fail.
-        text::encode(&mut page, &self.registry).unwrap_or_default();
-        plain(&page)
     }
 }
