@@ -65,7 +65,7 @@ impl Server {
     /// policies, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
-        let upkeep = definitions::run(Arc::clone(shared), self.router());
+        let upkeep = definitions::upkeep::run(Arc::clone(shared), self.router());
         let healed = bootstrap::heal(self.router(), &shared.store, &shared.options, &shared.whole);
         let router = self.router();
         tokio::select! {
@@ -73,7 +73,7 @@ impl Server {
             never = aggregation::local::run(shared, &router) => never,
             never = aggregation::availability::run(shared, &router) => never,
             never = aggregation::described::run(shared) => never,
-            never = flow_control::run(Arc::clone(shared), self.router()) => never,
+            never = flow_control::upkeep::run(Arc::clone(shared), self.router()) => never,
             never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
             never = ui::measures::run(Arc::clone(shared), self.router()) => never,

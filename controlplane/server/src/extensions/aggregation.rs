@@ -14,7 +14,7 @@ pub(crate) mod availability;
 pub(crate) mod described;
 mod front_proxy;
 pub(crate) mod local;
-mod proxy;
+pub(crate) mod proxy;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -32,7 +32,6 @@ use crate::extensions::definitions::Table;
 use crate::storage::follower::{Follow, Follower};
 
 pub use front_proxy::FrontProxy;
-pub(crate) use proxy::answer;
 
 const PLURAL: &str = "apiservices";
 

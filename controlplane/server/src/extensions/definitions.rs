@@ -12,10 +12,10 @@
 mod conversion;
 mod custom;
 mod json_path;
-mod names;
-mod rules;
+pub(crate) mod names;
+pub(crate) mod rules;
 mod span;
-mod upkeep;
+pub(crate) mod upkeep;
 mod version;
 
 use std::collections::BTreeMap;
@@ -41,10 +41,7 @@ use crate::discovery::openapi::{Documents, Program};
 use crate::storage::follower::{Follow, Follower};
 
 pub(crate) use conversion::{Converter, PATIENT_LIMIT};
-pub(crate) use names::{Names, mark_deleted, settle};
-pub(crate) use rules::{format_warnings, may_create, schemas};
 pub(crate) use span::Span;
-pub(crate) use upkeep::run;
 
 const PLURAL: &str = "customresourcedefinitions";
 

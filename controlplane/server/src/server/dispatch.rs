@@ -286,7 +286,7 @@ async fn elsewhere(
         parts.headers.insert(AUDIT_ID, id);
     }
     let wire = Wire::of(&mut parts);
-    let answer = aggregation::answer(shared, remote, (wire, parts.headers, body), user);
+    let answer = aggregation::proxy::answer(shared, remote, (wire, parts.headers, body), user);
     let answer = if lasting {
         answer.await
     } else {

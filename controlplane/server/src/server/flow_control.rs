@@ -20,7 +20,7 @@ mod numbers;
 mod seats;
 #[cfg(test)]
 mod tests;
-mod upkeep;
+pub(crate) mod upkeep;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,7 +40,6 @@ use seats::{Seat, Seats, Start};
 
 pub(crate) use defaults::changes;
 pub(crate) use numbers::Numbers;
-pub(crate) use upkeep::run;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";

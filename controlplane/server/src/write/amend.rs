@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use store::{Attributes, CommitError, Entry, Key, Value, Write};
 
-use crate::extensions::definitions::{self, Names};
+use crate::extensions::definitions;
+use crate::extensions::definitions::names::Names;
 use crate::request::context::Context;
 use crate::request::failure::{Cause, Failure};
 use crate::request::object::{self, Live};
@@ -96,7 +97,7 @@ pub(crate) async fn amend(
             // Webhooks are called before the turn is taken: they may write something themselves.
             let turn = (
                 quota::turn(context).await,
-                definitions::settle(context, &mut *new).await,
+                definitions::names::settle(context, &mut *new).await,
             );
             let terms = review.end((!gone).then_some(&*new))?;
             let mut also = terms.also;
@@ -208,7 +209,7 @@ async fn prepare<'a>(
             registration.prepare_update(new, old);
             review.allocate(new)?;
             let mut found = registration.validate_update(new, old, &mut tolerated);
-            found.extend(definitions::schemas(new, Some(old)));
+            found.extend(definitions::rules::schemas(new, Some(old)));
             found.extend(admission::webhooks::faults(new, Some(old)));
             found.extend(admission::policies::faults(new, Some(old)));
             if found.is_empty() {
@@ -232,7 +233,9 @@ async fn prepare<'a>(
     if found.is_empty() {
         if amendment.part == Part::Object {
             review.warnings.extend(registration.warnings(new, Some(old)));
-            review.warnings.extend(definitions::format_warnings(new, Some(old)));
+            review
+                .warnings
+                .extend(definitions::rules::format_warnings(new, Some(old)));
         } else if amendment.part == Part::Status {
             review.warnings.extend(registration.status_warnings(new));
         }

@@ -10,7 +10,8 @@ use store::{CommitError, Entry, Write};
 use uuid::Uuid;
 
 use crate::extensions::aggregation;
-use crate::extensions::definitions::{self, Names};
+use crate::extensions::definitions;
+use crate::extensions::definitions::names::Names;
 use crate::request::context::{Context, Identity};
 use crate::request::failure::Failure;
 use crate::request::object;
@@ -67,7 +68,7 @@ pub(crate) async fn store_new(
     set_namespace(context, &mut *object)?;
     let (name, sent) = (&object.metadata().name, &object.metadata().managed_fields);
     managers::check(context, name.as_deref().unwrap_or_default(), sent.as_deref())?;
-    definitions::may_create(context, &*object)?;
+    definitions::rules::may_create(context, &*object)?;
     admission::may_configure(context, &*object, None)?;
     admission::await_account(context, &*object).await;
     let managed = begin(context, &mut *object, managed);
@@ -84,7 +85,7 @@ async fn finish(context: &Context, sent: Box<dyn Object>, managed: String, dry_r
         let stored = context.to_store(&*object, &managed, dry_run).await?;
         // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
-        let given = definitions::settle(context, &mut *object).await;
+        let given = definitions::names::settle(context, &mut *object).await;
         aggregation::local::settle(&mut *object, context.now());
         let terms = review.end(Some(&*object))?;
         let name = object.metadata().name.clone().unwrap_or_default();
@@ -138,7 +139,7 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
     registration.prepare_create(object);
     review.allocate(object)?;
     let mut found = registration.validate(object);
-    found.extend(definitions::schemas(object, None));
+    found.extend(definitions::rules::schemas(object, None));
     found.extend(admission::webhooks::faults(object, None));
     found.extend(admission::policies::faults(object, None));
     if found.is_empty() {
@@ -149,7 +150,9 @@ async fn admit<'a>(context: &'a Context, new: &mut Box<dyn Object>, managed: &'a
         return Err(Failure::invalid(registration.group, registration.kind, name, &found));
     }
     review.warnings.extend(registration.warnings(object, None));
-    review.warnings.extend(definitions::format_warnings(object, None));
+    review
+        .warnings
+        .extend(definitions::rules::format_warnings(object, None));
     review.validate(object).await?;
     Ok(review)
 }

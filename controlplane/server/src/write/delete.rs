@@ -135,7 +135,7 @@ pub(crate) async fn remove_with(
         // Webhooks are called before the turn is taken: they may write something themselves.
         let _turn = quota::turn(context).await;
         let mut also = farewell(&entry, &mut *object)?;
-        definitions::mark_deleted(&mut *object, context.now());
+        definitions::names::mark_deleted(&mut *object, context.now());
         let step = decide(context, &mut *object, deletion);
         if step == Step::Remove {
             also.extend(quota::charge(context, Some(&*object), None)?);
