@@ -25,7 +25,8 @@ use crate::transport::connection::exchange;
 use crate::transport::dialer;
 use crate::transport::respond::{self, Response};
 use crate::transport::tunnel;
-use crate::write::admission::webhooks::{Address, dial};
+use crate::write::admission::webhooks::client;
+use crate::write::admission::webhooks::dial::{Address, dial};
 
 /// Prefix of the front proxy's headers. The backend trusts them, so those of clients are removed.
 const OF_USERS: &str = "x-remote-";
@@ -198,7 +199,7 @@ fn connector(shared: &Shared, remote: &Remote) -> Result<TlsConnector, String> {
     let config: Result<ClientConfig, String> = if remote.is_insecure {
         common_tls::trusting().map_err(|error| error.to_string())
     } else {
-        crate::write::admission::webhooks::trust(&remote.bundle)
+        client::trust(&remote.bundle)
     };
     let mut config = config?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -29,7 +29,8 @@ use crate::ops::metrics::Converted;
 use crate::request::failure::Failure;
 use crate::request::object::Live;
 use crate::server::shared::Shared;
-use crate::write::admission::webhooks::{Client, Version as ReviewVersion};
+use crate::write::admission::webhooks::answer::Version as ReviewVersion;
+use crate::write::admission::webhooks::client::Client;
 use review::Fault;
 
 /// Time that a webhook has (`setGlobalDefaults` of `staging/src/k8s.io/apiserver/pkg/util/webhook/authentication.go`).

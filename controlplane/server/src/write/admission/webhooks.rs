@@ -3,16 +3,17 @@
 //! 1. [`source`] keeps the webhooks of all configurations, in the order of their names.
 //! 2. [`asked`] is the request as they see it, [`matching`] tells which of them it concerns, [`conditions`] what they say
 //!    of it in CEL.
-//! 3. [`review`] writes the question and reads the answer; [`client`] carries both, over connections by [`mod@dial`](mod@dial).
+//! 3. [`review`] writes the question and reads the [`answer`]; [`client`] carries both, over connections by [`dial`].
 //! 4. Mutating webhooks are asked one after the other ([`mutating`]), each with what those before made of the object;
 //!    validating ones all at once ([`validate`]).
 //!
 //! No webhook sees the kinds that configure admission: one could keep itself from being removed.
 
+pub(crate) mod answer;
 pub(super) mod asked;
-mod client;
+pub(crate) mod client;
 pub(super) mod conditions;
-mod dial;
+pub(crate) mod dial;
 pub(super) mod matching;
 mod mutating;
 pub(super) mod review;
@@ -31,11 +32,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub(crate) use asked::Asked;
-pub(crate) use client::{Answer, Client, trust};
 pub(crate) use conditions::faults;
-pub(crate) use dial::{Address, dial};
 pub(crate) use mutating::mutate;
-pub(crate) use review::{Reviewed, Version, read_answer};
 
 use super::{Rounds, policies};
 use crate::ops::audit::Layer;
@@ -43,6 +41,7 @@ use crate::ops::metrics::{Called, Half};
 use crate::request::context::Context;
 use crate::request::failure::Failure;
 use crate::request::object;
+use answer::Version;
 use matching::Invocation;
 use review::Verdict;
 use source::{GROUP, Hook};

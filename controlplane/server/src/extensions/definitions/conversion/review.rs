@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::transport::respond::encode;
-use crate::write::admission::webhooks::{Answer, Reviewed, Version, read_answer};
+use crate::write::admission::webhooks::answer::{Reviewed, Version, read_answer};
+use crate::write::admission::webhooks::client::Answer;
 
 /// The group of `ConversionReview`.
 const GROUP: &str = "apiextensions.k8s.io";
