@@ -40,7 +40,7 @@ use crate::discovery::Discovery;
 use crate::discovery::openapi::{Documents, Program};
 use crate::storage::follower::{Follow, Follower};
 
-pub(crate) use conversion::{Converter, PATIENT_LIMIT};
+pub(crate) use conversion::{Calls, Converter, PATIENT_LIMIT};
 pub(crate) use span::Span;
 
 const PLURAL: &str = "customresourcedefinitions";

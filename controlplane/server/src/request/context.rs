@@ -292,7 +292,7 @@ impl Context {
         } else {
             self.deadline
         };
-        converter.live(&self.server, &own, entries, until).await
+        converter.live(self.server.calls(), &own, entries, until).await
     }
 
     /// Converts an object to its storage version by webhook; `None` where no webhook is needed, and
@@ -310,7 +310,7 @@ impl Context {
             return Ok(None);
         };
         let object = splice::join(object.to_json(), managed);
-        Box::pin(converter.to_store(&self.server, &object, self.deadline)).await
+        Box::pin(converter.to_store(self.server.calls(), &object, self.deadline)).await
     }
 
     /// An object of the request's kind, which a definition makes, in another version; both as JSON.
@@ -325,7 +325,7 @@ impl Context {
     ) -> Result<Vec<u8>, Failure> {
         let (from, to) = (from.api_version(), to.api_version());
         if let Some(converter) = self.table.converter(&self.registration) {
-            let converted = converter.between(&self.server, (&from, &to), &object, self.deadline);
+            let converted = converter.between(self.server.calls(), (&from, &to), &object, self.deadline);
             return Box::pin(converted).await;
         }
         let mut object: Value = serde_json::from_slice(&object).map_err(Failure::internal)?;
@@ -348,7 +348,7 @@ impl Context {
         let were_any = !missing.is_empty();
         for wanted in missing {
             let way = (wanted.from.as_str(), wanted.to.as_str());
-            let object = converter.between(&self.server, way, wanted.object.as_bytes(), self.deadline);
+            let object = converter.between(self.server.calls(), way, wanted.object.as_bytes(), self.deadline);
             let object = Box::pin(object).await?;
             let object = String::from_utf8(object).map_err(Failure::internal)?;
             self.conversions.add(wanted, object);

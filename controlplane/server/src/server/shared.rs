@@ -13,7 +13,7 @@ use crate::authn::tokens::{ISSUER, SigningKey, Tokens};
 use crate::authz::Authorizer;
 use crate::discovery::version::Version;
 use crate::extensions::aggregation::{Aggregation, FrontProxy};
-use crate::extensions::definitions::Definitions;
+use crate::extensions::definitions::{Calls, Definitions};
 use crate::node::agent::Network;
 use crate::node::agents::Agents;
 use crate::node::reverse::ReverseConnections;
@@ -168,6 +168,14 @@ impl Shared {
             ready: AtomicBool::new(false),
             whole: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Parts that conversions go through.
+    pub(crate) fn calls(&self) -> Calls<'_> {
+        Calls {
+            network: &self.network,
+            metrics: &self.metrics,
         }
     }
 }

@@ -25,10 +25,10 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::version::Version;
-use crate::ops::metrics::Converted;
+use crate::node::agent::Network;
+use crate::ops::metrics::{Converted, Metrics};
 use crate::request::failure::Failure;
 use crate::request::object::Live;
-use crate::server::shared::Shared;
 use crate::write::admission::webhooks::answer::Version as ReviewVersion;
 use crate::write::admission::webhooks::client::Client;
 use review::Fault;
@@ -46,6 +46,13 @@ const KEPT_BYTES: usize = 64 << 10;
 
 /// Identifies a converted event: its revision, object and requested version.
 type Place = (u64, Key, String);
+
+/// Parts of the server that calls of webhooks go through.
+#[derive(Clone, Copy)]
+pub(crate) struct Calls<'s> {
+    pub(crate) network: &'s Network,
+    pub(crate) metrics: &'s Metrics,
+}
 
 /// The webhook of a definition.
 pub(crate) struct Converter {
@@ -96,7 +103,7 @@ impl Converter {
     /// 500 with upstream's message, 504
     pub(crate) async fn live(
         &self,
-        server: &Shared,
+        calls: Calls<'_>,
         to: &str,
         entries: Vec<Entry>,
         until: Instant,
@@ -118,7 +125,7 @@ impl Converter {
                 }
                 next = place + 1;
             }
-            let converted = self.converted(server, to, batch, until).await?;
+            let converted = self.converted(calls, to, batch, until).await?;
             for (place, value) in places.into_iter().zip(converted) {
                 if let Some(live) = lives.get_mut(place) {
                     live.convert(&value);
@@ -133,10 +140,10 @@ impl Converter {
     ///
     /// # Errors
     /// As [`Self::live`]
-    pub(crate) async fn watched(&self, server: &Shared, to: &str, entry: &Entry) -> Result<Live, Failure> {
+    pub(crate) async fn watched(&self, calls: Calls<'_>, to: &str, entry: &Entry) -> Result<Live, Failure> {
         let until = Instant::now() + PATIENT_LIMIT;
         let converted = async || {
-            let lives = self.live(server, to, vec![entry.clone()], until).await?;
+            let lives = self.live(calls, to, vec![entry.clone()], until).await?;
             Ok(lives.into_iter().next().unwrap_or_else(|| entry.clone().into()))
         };
         if is_of(&entry.bytes, to) || entry.bytes.len() > KEPT_BYTES {
@@ -166,7 +173,7 @@ impl Converter {
     /// As [`Self::live`]
     pub(crate) async fn to_store(
         &self,
-        server: &Shared,
+        calls: Calls<'_>,
         object: &[u8],
         until: Instant,
     ) -> Result<Option<Vec<u8>>, Failure> {
@@ -177,7 +184,7 @@ impl Converter {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("resourceVersion");
         }
-        let mut stored = self.one(server, &self.stored.qualified, object, until).await?;
+        let mut stored = self.one(calls, &self.stored.qualified, object, until).await?;
         if let Some(metadata) = stored.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("resourceVersion".to_owned(), "".into());
         }
@@ -190,7 +197,7 @@ impl Converter {
     /// As [`Self::live`]
     pub(crate) async fn between(
         &self,
-        server: &Shared,
+        calls: Calls<'_>,
         (from, to): (&str, &str),
         object: &[u8],
         until: Instant,
@@ -204,7 +211,7 @@ impl Converter {
         let own = if is_empty { to } else { from };
         members.insert("apiVersion".to_owned(), own.into());
         if !is_empty && from != to {
-            object = self.one(server, to, object, until).await?;
+            object = self.one(calls, to, object, until).await?;
         }
         Ok(object.to_string().into_bytes())
     }
@@ -225,8 +232,8 @@ impl Converter {
         own.map(|version| &**version)
     }
 
-    async fn one(&self, server: &Shared, to: &str, object: Value, until: Instant) -> Result<Value, Failure> {
-        let converted = self.converted(server, to, vec![object], until).await?;
+    async fn one(&self, calls: Calls<'_>, to: &str, object: Value, until: Instant) -> Result<Value, Failure> {
+        let converted = self.converted(calls, to, vec![object], until).await?;
         let missing = || Failure::internal("no object was converted");
         converted.into_iter().next().ok_or_else(missing)
     }
@@ -234,7 +241,7 @@ impl Converter {
     /// Objects in another version, pruned by its schema.
     async fn converted(
         &self,
-        server: &Shared,
+        calls: Calls<'_>,
         to: &str,
         objects: Vec<Value>,
         until: Instant,
@@ -250,10 +257,10 @@ impl Converter {
             return Err(Failure::Late);
         }
         let began = Instant::now();
-        let outcome = self.ask(server, to, &objects, left.min(LIMIT)).await;
+        let outcome = self.ask(calls, to, &objects, left.min(LIMIT)).await;
         let from = objects.first().and_then(|object| object.get("apiVersion"));
         let short = |version: &str| version.rsplit('/').next().unwrap_or_default().to_owned();
-        server.metrics.webhooks.converted(&Converted {
+        calls.metrics.webhooks.converted(&Converted {
             definition: &self.name,
             from: short(from.and_then(Value::as_str).unwrap_or_default()),
             to: short(to),
@@ -276,7 +283,7 @@ impl Converter {
         Ok(converted)
     }
 
-    async fn ask(&self, server: &Shared, to: &str, objects: &[Value], limit: Duration) -> Result<Vec<Value>, Fault> {
+    async fn ask(&self, calls: Calls<'_>, to: &str, objects: &[Value], limit: Duration) -> Result<Vec<Value>, Fault> {
         let text = |member: &str| {
             let own = objects.first().and_then(|object| object.get(member));
             own.and_then(Value::as_str).unwrap_or_default()
@@ -288,7 +295,7 @@ impl Converter {
         let failed = |because: String| format!("conversion webhook for {kind} failed: {because}");
         let uid = Uuid::new_v4().to_string();
         let question = review::question(reviews, &uid, to, objects);
-        let answer = self.client.post(&server.network, question, limit).await;
+        let answer = self.client.post(calls.network, question, limit).await;
         let answer = answer.map_err(|error| Fault::call(failed(error.because())))?;
         let converted = review::converted(reviews, &uid, &answer).map_err(|fault| Fault {
             because: failed(fault.because),

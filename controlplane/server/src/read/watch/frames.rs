@@ -57,7 +57,7 @@ struct Converting {
 
 impl Converting {
     async fn live(&self, entry: &Entry) -> Result<Live, Failure> {
-        self.converter.watched(&self.server, &self.to, entry).await
+        self.converter.watched(self.server.calls(), &self.to, entry).await
     }
 }
 
