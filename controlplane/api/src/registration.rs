@@ -26,7 +26,7 @@ use erased::Of;
 
 pub use erased::{drop_empty, keep_system_metadata};
 
-/// A column's heading; the cells come from [`Registration::row`], in the same order.
+/// A column's heading; the cells come from [`Behavior::row`], in the same order.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub struct ColumnDefinition {
     /// Heading.
@@ -59,34 +59,34 @@ pub type Decoded = Result<Box<dyn Object>, DecodeError>;
 /// Object, with the paths of its unknown fields.
 pub type Reported = Result<(Box<dyn Object>, Vec<String>), DecodeError>;
 
-/// Behavior of the objects of a kind. Functions that take an object do nothing for one of another
-/// kind. See the methods of [`Registration`] for those without a comment.
+/// Behavior of the objects of a kind, to which a [`Registration`] dereferences. Functions that take
+/// an object do nothing for one of another kind.
 pub trait Behavior: Send + Sync {
     /// Adds the definition of a built-in kind to an OpenAPI document.
     fn define(&self, _generator: &mut SchemaGenerator) {}
     /// Types of the kind's values for server-side apply.
     fn types(&self) -> Option<Types<'_>>;
-    /// Decodes JSON that the server wrote.
+    /// Decodes directly from JSON into the kind; unknown fields are dropped.
     fn decode(&self, json: &[u8]) -> Decoded;
-    /// Decodes a client's JSON and reports unknown fields.
+    /// Like [`Behavior::decode`]; also returns the paths of unknown fields, such as `spec.foo`.
     fn decode_reporting(&self, json: &[u8]) -> Reported;
     /// Decodes the stored form.
     fn decode_stored(&self, json: &[u8]) -> Decoded;
-    /// Encodes the stored form.
+    /// Encodes the stored form. The same as [`Object::to_json`] unless [`Registration::converts`].
     fn encode_stored(&self, object: &dyn Object) -> Vec<u8>;
-    /// Sets defaults.
+    /// Sets defaults. Idempotent.
     fn set_defaults(&self, object: &mut dyn Object);
-    /// Drops fields that a create must not set.
+    /// Drops fields that a create must not set, and initializes `generation`.
     fn prepare_create(&self, object: &mut dyn Object);
-    /// Keeps fields that an update must not change.
+    /// Keeps fields that an update must not change, and increments `generation` if the spec changed.
     fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object);
     /// Keeps fields that an update of `status` must not change.
     fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object);
-    /// Keeps all fields but those that the kind's own subresource changes.
+    /// Keeps all fields but those that the kind's own subresource changes: `finalize` or `approval`.
     fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object);
     /// True if the spec differs.
     fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool;
-    /// True if two objects are equal.
+    /// True if two objects are equal in every field: an update without changes needs no write.
     fn same(&self, new: &dyn Object, old: &dyn Object) -> bool;
     /// Validates a new object.
     fn validate(&self, object: &dyn Object) -> Vec<Invalid>;
@@ -98,15 +98,15 @@ pub trait Behavior: Send + Sync {
     fn validate_own(&self, _new: &dyn Object, _old: &dyn Object) -> Vec<Invalid> {
         Vec::new()
     }
-    /// Warnings about an accepted object.
+    /// Warnings for a client whose create, or update of `old`, is accepted.
     fn warnings(&self, _new: &dyn Object, _old: Option<&dyn Object>) -> Vec<String> {
         Vec::new()
     }
-    /// Warnings about an accepted status.
+    /// Warnings for a client whose update of `status` is accepted.
     fn status_warnings(&self, _new: &dyn Object) -> Vec<String> {
         Vec::new()
     }
-    /// Fields that selectors may name.
+    /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.
     fn field_labels(&self) -> Vec<&'static str>;
     /// Names that selectors use instead of the labels; if empty, the labels are the names.
     fn field_names(&self) -> &'static [(&'static str, &'static str)] {
@@ -114,27 +114,27 @@ pub trait Behavior: Send + Sync {
     }
     /// The values of the fields that selectors may name.
     fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)>;
-    /// Headings of the table.
+    /// Headings of the table, the name first.
     fn columns(&self) -> Vec<ColumnDefinition>;
-    /// Decodes the fields that the cells show.
+    /// Decodes the fields that the cells show, and little else.
     fn decode_shown(&self, json: &[u8]) -> Decoded {
         self.decode(json)
     }
-    /// The cells of one object.
+    /// The cells of one object, in the order of the headings.
     fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value>;
     /// Reason and message for the row of an object that has run to completion.
     fn completed(&self, _object: &dyn Object) -> Option<(&'static str, &'static str)> {
         None
     }
-    /// The `scale` subresource.
+    /// The `scale` subresource, if the kind has one.
     fn scale(&self, object: &dyn Object) -> Option<Scale>;
-    /// Path of the desired replicas.
+    /// Path of the replicas of the `scale` subresource.
     fn replicas_path(&self) -> &'static str {
         ".spec.replicas"
     }
-    /// Sets the replicas.
+    /// Sets the replicas of the `scale` subresource.
     fn set_scale(&self, object: &mut dyn Object, replicas: i32);
-    /// Grace period of a deletion in seconds.
+    /// Grace period of a deletion in seconds; 0 deletes immediately.
     fn grace(&self, _object: &dyn Object, _requested: Option<i64>) -> i64 {
         0
     }
@@ -336,26 +336,9 @@ impl Registration {
         }
     }
 
-    fn behavior(&self) -> &dyn Behavior {
-        match &self.behavior {
-            Source::Program(behavior) => *behavior,
-            Source::Defined(behavior) => &**behavior,
-        }
-    }
-
     /// True if the kind is custom, so that the tables of messages do not have it.
     pub fn is_defined(&self) -> bool {
         matches!(self.behavior, Source::Defined(_))
-    }
-
-    /// Adds the kind's definition to an OpenAPI document.
-    pub(crate) fn define(&self, generator: &mut SchemaGenerator) {
-        self.behavior().define(generator);
-    }
-
-    /// Types of the kind's values for server-side apply.
-    pub fn types(&self) -> Option<Types<'_>> {
-        self.behavior().types()
     }
 
     /// True if a subresource is served.
@@ -363,124 +346,32 @@ impl Registration {
         self.subresources.contains(&subresource)
     }
 
-    /// Decodes directly from JSON into the kind; unknown fields are dropped.
-    pub fn decode(&self, json: &[u8]) -> Decoded {
-        self.behavior().decode(json)
-    }
-
-    /// Like [`Registration::decode`]; also returns the paths of unknown fields, such as `spec.foo`.
-    pub fn decode_reporting(&self, json: &[u8]) -> Reported {
-        self.behavior().decode_reporting(json)
-    }
-
     /// Decodes the stored form, and sets defaults that the version which stored it may not have
     /// known.
     ///
     /// `metadata.managedFields` is left out: see [`splice`].
     pub fn decode_stored(&self, json: &[u8]) -> Decoded {
-        self.behavior().decode_stored(&splice::split(json).object)
-    }
-
-    /// Encodes the form that is stored. The same as [`Object::to_json`] unless
-    /// [`Registration::converts`].
-    pub fn encode_stored(&self, object: &dyn Object) -> Vec<u8> {
-        self.behavior().encode_stored(object)
-    }
-
-    /// Sets defaults. Idempotent.
-    pub fn set_defaults(&self, object: &mut dyn Object) {
-        self.behavior().set_defaults(object);
-    }
-
-    /// Drops fields that a create must not set, and initializes `generation`.
-    pub fn prepare_create(&self, object: &mut dyn Object) {
-        self.behavior().prepare_create(object);
-    }
-
-    /// Keeps fields that an update must not change, and increments `generation` if the spec
-    /// changed.
-    pub fn prepare_update(&self, new: &mut dyn Object, old: &dyn Object) {
-        self.behavior().prepare_update(new, old);
-    }
-
-    /// Keeps fields that an update of `status` must not change.
-    pub fn prepare_status(&self, new: &mut dyn Object, old: &dyn Object) {
-        self.behavior().prepare_status(new, old);
-    }
-
-    /// Keeps all fields but those that the kind's own subresource changes: `finalize` or
-    /// `approval`.
-    pub fn prepare_own(&self, new: &mut dyn Object, old: &dyn Object) {
-        self.behavior().prepare_own(new, old);
-    }
-
-    /// True if the spec differs.
-    pub fn spec_changed(&self, new: &dyn Object, old: &dyn Object) -> bool {
-        self.behavior().spec_changed(new, old)
-    }
-
-    /// True if two objects are equal in every field: an update without changes needs no write.
-    pub fn same(&self, new: &dyn Object, old: &dyn Object) -> bool {
-        self.behavior().same(new, old)
-    }
-
-    /// Fields that selectors may name, besides `metadata.name` and `metadata.namespace`.
-    pub fn field_labels(&self) -> Vec<&'static str> {
-        self.behavior().field_labels()
+        (**self).decode_stored(&splice::split(json).object)
     }
 
     /// Label of a field by its name in selectors, if the kind has such a field.
     pub fn field_behind(&self, name: &str) -> Option<&'static str> {
-        let names = self.behavior().field_names();
+        let names = self.field_names();
         if names.is_empty() {
             return self.field_labels().into_iter().find(|label| *label == name);
         }
         let mut names = names.iter();
         names.find(|(own, _)| *own == name).map(|(_, label)| *label)
     }
+}
 
-    /// The values of those fields.
-    pub fn fields(&self, object: &dyn Object) -> Vec<(&'static str, String)> {
-        self.behavior().fields(object)
-    }
+impl Deref for Registration {
+    type Target = dyn Behavior;
 
-    /// Headings of the table, the name first.
-    pub fn columns(&self) -> Vec<ColumnDefinition> {
-        self.behavior().columns()
-    }
-
-    /// Decodes the fields that the cells show, and little else.
-    pub fn decode_shown(&self, json: &[u8]) -> Decoded {
-        self.behavior().decode_shown(json)
-    }
-
-    /// The cells of one object, in the order of the headings.
-    pub fn row(&self, object: &dyn Object, now: Timestamp) -> Vec<Value> {
-        self.behavior().row(object, now)
-    }
-
-    /// Reason and message for the row of an object that has run to completion.
-    pub fn completed(&self, object: &dyn Object) -> Option<(&'static str, &'static str)> {
-        self.behavior().completed(object)
-    }
-
-    /// The `scale` subresource, if the kind has one.
-    pub fn scale(&self, object: &dyn Object) -> Option<Scale> {
-        self.behavior().scale(object)
-    }
-
-    /// Path of the replicas of the `scale` subresource: `.spec.replicas`.
-    pub fn replicas_path(&self) -> &'static str {
-        self.behavior().replicas_path()
-    }
-
-    /// Sets the replicas of the `scale` subresource.
-    pub fn set_scale(&self, object: &mut dyn Object, replicas: i32) {
-        self.behavior().set_scale(object, replicas);
-    }
-
-    /// Grace period of a deletion in seconds; 0 deletes immediately.
-    pub fn grace(&self, object: &dyn Object, requested: Option<i64>) -> i64 {
-        self.behavior().grace(object, requested)
+    fn deref(&self) -> &Self::Target {
+        match &self.behavior {
+            Source::Program(behavior) => *behavior,
+            Source::Defined(behavior) => &**behavior,
+        }
     }
 }

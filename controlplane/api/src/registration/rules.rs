@@ -26,18 +26,18 @@ impl Registration {
     /// Validates a new object including its metadata. Requires the final name and namespace.
     pub fn validate(&self, object: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.of_metadata(metadata::validate(object.metadata(), self.scope, self.name_rule));
-        errors.extend(self.behavior().validate(object));
+        errors.extend((**self).validate(object));
         errors
     }
 
     /// Validates an update including the metadata; errors that it leaves unchanged become warnings.
     pub fn validate_update(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
-        errors.extend(self.behavior().validate_update(new, old, warnings));
+        errors.extend((**self).validate_update(new, old, warnings));
         // Custom kinds decide themselves which errors an update may leave unchanged.
         if !errors.is_empty() && !self.is_defined() {
             // Errors that the stored object already has do not block changes of other fields.
-            let before = self.behavior().validate(old);
+            let before = (**self).validate(old);
             errors.retain(|error| !before.contains(error));
         }
         errors
@@ -47,24 +47,14 @@ impl Registration {
     /// become warnings.
     pub fn validate_status(&self, new: &dyn Object, old: &dyn Object, warnings: &mut Vec<String>) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
-        errors.extend(self.behavior().validate_status(new, old, warnings));
+        errors.extend((**self).validate_status(new, old, warnings));
         errors
-    }
-
-    /// Warnings for a client whose create, or update of `old`, is accepted.
-    pub fn warnings(&self, new: &dyn Object, old: Option<&dyn Object>) -> Vec<String> {
-        self.behavior().warnings(new, old)
-    }
-
-    /// Warnings for a client whose update of `status` is accepted.
-    pub fn status_warnings(&self, new: &dyn Object) -> Vec<String> {
-        self.behavior().status_warnings(new)
     }
 
     /// Validates an update of the kind's own subresource including the metadata.
     pub fn validate_own(&self, new: &dyn Object, old: &dyn Object) -> Vec<Invalid> {
         let mut errors = self.changed_metadata(new, old);
-        errors.extend(self.behavior().validate_own(new, old));
+        errors.extend((**self).validate_own(new, old));
         errors
     }
 }
