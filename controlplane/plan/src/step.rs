@@ -117,6 +117,58 @@ impl Target {
             ..ObjectReference::default()
         }
     }
+
+    /// An event about the object.
+    pub fn note(&self, severity: Severity, reason: &'static str, message: impl Into<String>) -> Note {
+        Note {
+            about: self.reference(),
+            severity,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// PATCH of the object or a subresource, without events.
+    pub fn patch(self, subresource: Option<&'static str>, kind: PatchKind, body: Value) -> Step {
+        Step::Patch {
+            target: self,
+            subresource,
+            kind,
+            body: Box::new(body),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Merge patch of the object.
+    pub fn merge(self, body: Value) -> Step {
+        self.patch(None, PatchKind::Merge, body)
+    }
+
+    /// Merge patch of the object's status.
+    pub fn merge_status(self, body: Value) -> Step {
+        self.patch(Some("status"), PatchKind::Merge, body)
+    }
+
+    /// Strategic merge patch of the object.
+    pub fn strategic(self, body: Value) -> Step {
+        self.patch(None, PatchKind::Strategic, body)
+    }
+
+    /// Strategic merge patch of the object's status.
+    pub fn strategic_status(self, body: Value) -> Step {
+        self.patch(Some("status"), PatchKind::Strategic, body)
+    }
+
+    /// DELETE of the object in any revision, with the defaults of its kind and without events.
+    pub fn delete(self) -> Step {
+        Step::Delete {
+            target: self,
+            resource_version: None,
+            propagation: None,
+            grace_seconds: None,
+            outcome: Outcome::default(),
+        }
+    }
 }
 
 /// An event's type.
@@ -159,6 +211,15 @@ pub struct Outcome {
     pub done: Option<Note>,
     /// Events when the server refused the step.
     pub failed: Vec<Note>,
+}
+
+impl From<Option<Note>> for Outcome {
+    fn from(done: Option<Note>) -> Self {
+        Self {
+            done,
+            failed: Vec::new(),
+        }
+    }
 }
 
 /// Type of a patch.
@@ -240,6 +301,17 @@ pub enum Step {
     Measure(Target),
     /// Only an event.
     Event(Note),
+}
+
+impl Step {
+    /// The step with these events.
+    #[must_use]
+    pub fn with(mut self, events: impl Into<Outcome>) -> Self {
+        if let Self::Create { outcome, .. } | Self::Patch { outcome, .. } | Self::Delete { outcome, .. } = &mut self {
+            *outcome = events.into();
+        }
+        self
+    }
 }
 
 /// Short form for logs and tables.

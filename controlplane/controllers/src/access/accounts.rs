@@ -12,9 +12,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use controlplane_plan::objects::{Meta as _, Object, uid};
-use controlplane_plan::step::{
-    CONFIG_MAPS, Outcome, PatchKind, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target,
-};
+use controlplane_plan::step::{CONFIG_MAPS, Outcome, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target};
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use serde_json::{Value, json};
@@ -101,7 +99,7 @@ impl Controller for RootCertificates {
                 // Other keys in the `ConfigMap` are removed.
                 let mut new: BTreeMap<&str, Value> = there.data.keys().map(|key| (key.as_str(), Value::Null)).collect();
                 new.insert("ca.crt", Value::from(&*self.certificate));
-                patch(target_of(CONFIG_MAPS, there.meta()), json!({ "data": new }))
+                target_of(CONFIG_MAPS, there.meta()).merge(json!({ "data": new }))
             }
         };
         plan.stage(vec![step]);
@@ -115,16 +113,6 @@ fn target_of(resource: Resource, metadata: &ObjectMeta) -> Target {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
         uid: metadata.uid.clone().unwrap_or_default(),
-    }
-}
-
-fn patch(target: Target, body: Value) -> Step {
-    Step::Patch {
-        target,
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome: Outcome::default(),
     }
 }
 
@@ -208,7 +196,7 @@ impl TokenSecrets {
             "metadata": { "resourceVersion": version, "annotations": { ACCOUNT_UID: uid } },
             "data": data,
         });
-        plan.stage(vec![patch(target_of(SECRETS, &secret.metadata), body)]);
+        plan.stage(vec![target_of(SECRETS, &secret.metadata).merge(body)]);
     }
 }
 

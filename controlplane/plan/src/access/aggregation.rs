@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     objects::{name, target},
-    step::{CLUSTER_ROLES, Outcome, PatchKind, Plan, Step},
+    step::{CLUSTER_ROLES, Plan},
 };
 
 /// Makes the plan for one role. `all` holds all cluster roles in the order of their names.
@@ -18,16 +18,10 @@ pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Plan {
     if role.metadata.deletion_timestamp.is_some() || wanted == role.rules.as_deref().unwrap_or_default() {
         return plan;
     }
-    plan.stage(vec![Step::Patch {
-        target: target(CLUSTER_ROLES, role),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": { "uid": role.metadata.uid, "resourceVersion": role.metadata.resource_version },
-            "rules": wanted,
-        })),
-        outcome: Outcome::default(),
-    }]);
+    plan.stage(vec![target(CLUSTER_ROLES, role).merge(json!({
+        "metadata": { "uid": role.metadata.uid, "resourceVersion": role.metadata.resource_version },
+        "rules": wanted,
+    }))]);
     plan
 }
 
@@ -58,6 +52,7 @@ fn rules(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Option<Vec<PolicyRule>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::Step;
 
     fn role(value: serde_json::Value) -> Arc<ClusterRole> {
         Arc::new(serde_json::from_value(value).unwrap())

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::FOREGROUND;
 use crate::{
     objects::{Meta, Whatever},
-    step::{Outcome, PatchKind, Propagation, Resource, Step, Target},
+    step::{Outcome, Propagation, Resource, Step, Target},
 };
 
 /// An object with its owner references. The object itself is shared with the cache; two items are
@@ -67,13 +67,7 @@ impl Item {
         if let (Some(metadata), Some(change)) = (metadata.as_object_mut(), change.as_object()) {
             metadata.extend(change.clone());
         }
-        Step::Patch {
-            target: self.target(),
-            subresource: None,
-            kind: PatchKind::Merge,
-            body: Box::new(json!({ "metadata": metadata })),
-            outcome: Outcome::default(),
-        }
+        self.target().merge(json!({ "metadata": metadata }))
     }
 
     pub(super) fn without_finalizer(&self, finalizer: &str) -> Step {

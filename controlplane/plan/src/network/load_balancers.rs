@@ -25,7 +25,7 @@ pub use announced::{is_local, links};
 
 use crate::node::node_health::is_ready;
 use crate::objects::{name, target};
-use crate::step::{Note, Outcome, PatchKind, Plan, SERVICES, Severity, Step};
+use crate::step::{Note, Plan, SERVICES, Severity, Step};
 
 /// Label of nodes that are excluded from load balancers
 /// (`staging/src/k8s.io/api/core/v1/well_known_labels.go`).
@@ -139,12 +139,7 @@ pub fn plan(
 }
 
 fn note(service: &Service, severity: Severity, reason: &'static str, message: String) -> Note {
-    Note {
-        about: target(SERVICES, service).reference(),
-        severity,
-        reason,
-        message,
-    }
+    target(SERVICES, service).note(severity, reason, message)
 }
 
 fn give(service: &Service, addresses: &[IpAddr], announcer: Option<&str>, now: Timestamp) -> Step {
@@ -163,19 +158,12 @@ fn give(service: &Service, addresses: &[IpAddr], announcer: Option<&str>, now: T
         ),
     };
     let done = note(service, Severity::Normal, reason, message);
-    Step::Patch {
-        target: target(SERVICES, service),
-        subresource: Some("status"),
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
+    target(SERVICES, service)
+        .merge_status(json!({
             "metadata": {"uid": service.metadata.uid, "resourceVersion": service.metadata.resource_version},
             "status": status,
-        })),
-        outcome: Outcome {
-            done: (!addresses.is_empty()).then_some(done),
-            failed: Vec::new(),
-        },
-    }
+        }))
+        .with((!addresses.is_empty()).then_some(done))
 }
 
 /// Addresses in a Service's status.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     objects::{name, seconds, target},
-    step::{Outcome, PatchKind, Plan, SERVICE_RANGES, Step},
+    step::{Plan, SERVICE_RANGES, Step},
 };
 
 /// Finalizer that protects a range.
@@ -62,19 +62,13 @@ fn is_needed(range: &ServiceCIDR, all: &[Arc<ServiceCIDR>], addresses: &[IpAddr]
 }
 
 fn finalize(range: &ServiceCIDR, finalizers: &[&str]) -> Step {
-    Step::Patch {
-        target: target(SERVICE_RANGES, range),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": {
-                "uid": range.metadata.uid,
-                "resourceVersion": range.metadata.resource_version,
-                "finalizers": finalizers,
-            },
-        })),
-        outcome: Outcome::default(),
-    }
+    target(SERVICE_RANGES, range).merge(json!({
+        "metadata": {
+            "uid": range.metadata.uid,
+            "resourceVersion": range.metadata.resource_version,
+            "finalizers": finalizers,
+        },
+    }))
 }
 
 /// Sets the Ready condition, or the reason why the range is not deleted, if it changed.
@@ -101,13 +95,10 @@ fn condition(range: &ServiceCIDR, ready: bool, now: Timestamp) -> Option<Step> {
         last_transition_time: seconds(now),
         observed_generation: None,
     });
-    Some(Step::Patch {
-        target: target(SERVICE_RANGES, range),
-        subresource: Some("status"),
-        kind: PatchKind::Merge,
-        body: Box::new(json!({ "metadata": { "uid": range.metadata.uid }, "status": { "conditions": all } })),
-        outcome: Outcome::default(),
-    })
+    Some(
+        target(SERVICE_RANGES, range)
+            .merge_status(json!({ "metadata": { "uid": range.metadata.uid }, "status": { "conditions": all } })),
+    )
 }
 
 fn prefixes(range: &ServiceCIDR) -> impl Iterator<Item = Cidr> {

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{
     objects::{Meta as _, seconds, target},
     pod::Pod,
-    step::{Note, Outcome, PODS, PatchKind, Severity, Step},
+    step::{PODS, Severity, Step},
 };
 
 /// Reason and message of the `DisruptionTarget` condition.
@@ -27,34 +27,14 @@ pub(crate) fn mark(pod: &Pod, why: Why<'_>, now: Timestamp) -> Step {
     if let (Some(phase), Some(status)) = (why.phase, status.as_object_mut()) {
         status.insert("phase".to_owned(), phase.into());
     }
-    Step::Patch {
-        target: target(PODS, pod),
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({ "metadata": { "uid": pod.metadata.uid() }, "status": status })),
-        outcome: Outcome::default(),
-    }
+    target(PODS, pod).strategic_status(json!({ "metadata": { "uid": pod.metadata.uid() }, "status": status }))
 }
 
 /// Deletes the pod with its own grace period, and records an event.
 pub(crate) fn delete(pod: &Pod, reason: &'static str, message: String) -> Step {
     let about = target(PODS, pod);
-    let done = Note {
-        about: about.reference(),
-        severity: Severity::Normal,
-        reason,
-        message,
-    };
-    Step::Delete {
-        target: about,
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome {
-            done: Some(done),
-            failed: Vec::new(),
-        },
-    }
+    let done = about.note(Severity::Normal, reason, message);
+    about.delete().with(Some(done))
 }
 
 #[cfg(test)]

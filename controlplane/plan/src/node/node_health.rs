@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::{
     objects::{name, seconds, target},
     pod::Pod,
-    step::{NODES, Note, Outcome, PatchKind, Plan, Severity, Step},
+    step::{NODES, Plan, Severity, Step},
 };
 use eviction::Clock;
 pub use eviction::{EVICTED, Scheduled, Tainted};
@@ -173,24 +173,18 @@ fn unknown(node: &Node, now: Timestamp) -> Option<Step> {
         .collect();
     let silenced = changes.iter().any(|change| change.type_ == "Ready");
     let about = target(NODES, node);
-    let event = Note {
-        about: about.reference(),
-        severity: Severity::Normal,
-        reason: "NodeNotReady",
-        message: format!("Node {} status is now: NodeNotReady", name(node)),
-    };
-    (!changes.is_empty()).then(|| Step::Patch {
-        target: about,
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
-            "status": { "conditions": changes },
-        })),
-        outcome: Outcome {
-            done: silenced.then_some(event),
-            failed: Vec::new(),
-        },
+    let event = about.note(
+        Severity::Normal,
+        "NodeNotReady",
+        format!("Node {} status is now: NodeNotReady", name(node)),
+    );
+    (!changes.is_empty()).then(|| {
+        about
+            .strategic_status(json!({
+                "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+                "status": { "conditions": changes },
+            }))
+            .with(silenced.then_some(event))
     })
 }
 
@@ -265,14 +259,8 @@ fn taint(node: &Node, pace: Pace, now: Timestamp) -> Option<Step> {
     } else {
         json!(taints)
     };
-    Some(Step::Patch {
-        target: target(NODES, node),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
-            "spec": { "taints": taints },
-        })),
-        outcome: Outcome::default(),
-    })
+    Some(target(NODES, node).merge(json!({
+        "metadata": { "uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version },
+        "spec": { "taints": taints },
+    })))
 }

@@ -11,7 +11,7 @@ use crate::{
     },
     objects::{Meta as _, target},
     pod::{Pod, is_finished, node_of},
-    step::{Outcome, PODS, PatchKind, Step},
+    step::{Outcome, PODS, Step},
 };
 
 /// Number of finished pods that are kept.
@@ -68,13 +68,8 @@ pub fn of_the_past(pods: &[&Pod]) -> Vec<Step> {
 }
 
 fn fail(pod: &Pod) -> Step {
-    Step::Patch {
-        target: target(PODS, pod),
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({ "metadata": { "uid": pod.metadata.uid() }, "status": { "phase": "Failed" } })),
-        outcome: Outcome::default(),
-    }
+    target(PODS, pod)
+        .strategic_status(json!({ "metadata": { "uid": pod.metadata.uid() }, "status": { "phase": "Failed" } }))
 }
 
 /// Deletes without a grace period: no agent is left to honor one.

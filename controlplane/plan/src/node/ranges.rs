@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::objects::{name, target};
 use crate::pod::{Pod, node_of};
-use crate::step::{CONFIG_MAPS, NODES, Outcome, PatchKind, Step, Target};
+use crate::step::{CONFIG_MAPS, NODES, Outcome, Step, Target};
 
 /// A range that nodes' CIDRs are allocated from: at most one for each family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,25 +171,21 @@ impl Ranges {
             gone.filter(|(_, ranges)| ranges.split(',').all(|range| all.contains(range)))
                 .for_each(|(node, _)| drop(changes.insert(node.clone(), None)));
         }
-        let outcome = Outcome::default();
         Recorded::By(match there {
-            Some((record, _)) => Step::Patch {
-                target: Target {
+            Some((record, _)) => {
+                let target = Target {
                     resource: CONFIG_MAPS,
                     namespace: NAMESPACE.to_owned(),
                     name: RECORD.to_owned(),
                     uid: record.uid.clone().unwrap_or_default(),
-                },
-                subresource: None,
-                kind: PatchKind::Merge,
-                body: Box::new(json!({ "data": changes })),
-                outcome,
-            },
+                };
+                target.merge(json!({ "data": changes }))
+            }
             None => Step::Create {
                 resource: CONFIG_MAPS,
                 namespace: NAMESPACE.to_owned(),
                 body: Box::new(json!({ "metadata": { "name": RECORD, "namespace": NAMESPACE }, "data": changes })),
-                outcome,
+                outcome: Outcome::default(),
             },
         })
     }
@@ -292,16 +288,10 @@ impl Ranges {
 
 /// The step that gives CIDRs to a node.
 fn assign(node: &Node, ranges: &[String]) -> Step {
-    Step::Patch {
-        target: target(NODES, node),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": { "uid": node.metadata.uid },
-            "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
-        })),
-        outcome: Outcome::default(),
-    }
+    target(NODES, node).merge(json!({
+        "metadata": { "uid": node.metadata.uid },
+        "spec": { "podCIDR": ranges.first(), "podCIDRs": ranges },
+    }))
 }
 
 impl PodRange {

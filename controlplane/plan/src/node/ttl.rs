@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     objects::{annotation, target},
-    step::{NODES, Outcome, PatchKind, Plan, Step},
+    step::{NODES, Plan},
 };
 
 /// Annotation that holds a node's TTL in seconds.
@@ -39,15 +39,9 @@ pub fn plan(node: &Node, size: usize) -> Plan {
     let mut plan = Plan::default();
     let wanted = SIZES.get(size).map_or(0, |(.., seconds)| *seconds).to_string();
     if annotation(&node.metadata, ANNOTATION) != Some(&wanted) {
-        plan.stage(vec![Step::Patch {
-            target: target(NODES, node),
-            subresource: None,
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
-                "metadata": { "uid": node.metadata.uid, "annotations": { ANNOTATION: wanted } },
-            })),
-            outcome: Outcome::default(),
-        }]);
+        plan.stage(vec![target(NODES, node).merge(json!({
+            "metadata": { "uid": node.metadata.uid, "annotations": { ANNOTATION: wanted } },
+        }))]);
     }
     plan
 }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     objects::{annotation, name, seconds, target, uid},
-    step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, VOLUMES},
+    step::{CLAIMS, Note, PatchKind, Plan, Severity, Step, VOLUMES},
 };
 
 /// A claim with the objects that it depends on.
@@ -233,26 +233,13 @@ fn patch_claim(
     body: Value,
     done: Option<Note>,
 ) -> Step {
-    Step::Patch {
-        target: target(CLAIMS, claim),
-        subresource,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome: Outcome {
-            done,
-            failed: Vec::new(),
-        },
-    }
+    target(CLAIMS, claim)
+        .patch(subresource, PatchKind::Merge, body)
+        .with(done)
 }
 
 fn patch_volume(volume: &PersistentVolume, subresource: Option<&'static str>, body: Value) -> Step {
-    Step::Patch {
-        target: target(VOLUMES, volume),
-        subresource,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome: Outcome::default(),
-    }
+    target(VOLUMES, volume).patch(subresource, PatchKind::Merge, body)
 }
 
 /// Binds a claim and a volume, as far as they are not bound yet: the volume's side first, under its

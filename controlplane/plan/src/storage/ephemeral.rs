@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::objects::{Meta as _, controlled_by, name, target};
 use crate::pod::{Pod, is_finished};
-use crate::step::{CLAIMS, Note, Outcome, PODS, Plan, Severity, Step};
+use crate::step::{CLAIMS, Outcome, PODS, Plan, Severity, Step};
 
 /// True if a pod has generic ephemeral volumes.
 pub fn has_claims(pod: &Pod) -> bool {
@@ -35,12 +35,11 @@ fn create(pod: &Pod, volume: &Volume) -> Option<Step> {
     let template = volume.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
     let owner = target(PODS, pod);
     let metadata = template.metadata.clone().unwrap_or_default();
-    let failed = Note {
-        about: owner.reference(),
-        severity: Severity::Warning,
-        reason: "EphemeralVolumeFailed",
-        message: "ephemeral volume controller failed to create PVC: {}".to_owned(),
-    };
+    let failed = owner.note(
+        Severity::Warning,
+        "EphemeralVolumeFailed",
+        "ephemeral volume controller failed to create PVC: {}",
+    );
     Some(Step::Create {
         resource: CLAIMS,
         namespace: owner.namespace.clone(),

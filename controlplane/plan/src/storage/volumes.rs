@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{BOUND_BY_CONTROLLER, PROVISIONED_BY, modes_agree, phase, policy, volume_of};
 use crate::{
     objects::{annotation, name, seconds, target, uid},
-    step::{CLAIMS, Note, Outcome, PatchKind, Plan, Severity, Step, Target, VOLUMES},
+    step::{CLAIMS, Note, Plan, Severity, Step, Target, VOLUMES},
 };
 
 /// Annotation with the CSI driver that has taken over the volumes of a built-in one.
@@ -171,15 +171,7 @@ fn enter(
             message: message.to_owned(),
         }
     });
-    vec![patch(
-        volume,
-        Some("status"),
-        body,
-        Outcome {
-            done,
-            failed: Vec::new(),
-        },
-    )]
+    vec![target(VOLUMES, volume).merge_status(body).with(done)]
 }
 
 /// Removes the reference to a claim that is bound to another volume. A reference that the
@@ -198,15 +190,5 @@ fn unbind(volume: &PersistentVolume) -> Vec<Step> {
         },
         "spec": { "claimRef": claim },
     });
-    vec![patch(volume, None, body, Outcome::default())]
-}
-
-fn patch(volume: &PersistentVolume, subresource: Option<&'static str>, body: Value, outcome: Outcome) -> Step {
-    Step::Patch {
-        target: target(VOLUMES, volume),
-        subresource,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome,
-    }
+    vec![target(VOLUMES, volume).merge(body)]
 }

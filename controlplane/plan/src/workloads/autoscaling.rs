@@ -33,7 +33,6 @@ use crate::{
     objects::{seconds, target},
     pod::Pod,
     step::{AUTOSCALERS, Note, Severity, Target},
-    workloads::pod_template::note,
 };
 
 /// Default tolerance of the load's ratio to its target, in thousandths.
@@ -271,7 +270,7 @@ impl Round<'_> {
     }
 
     fn note(&mut self, severity: Severity, reason: &'static str, message: String) {
-        self.notes.push(note(&self.about, severity, reason, message));
+        self.notes.push(self.about.note(severity, reason, message));
     }
 
     /// Sets a condition; its transition time changes only with its status.

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{
     objects::{Meta as _, Object, controlled_by, controller_of, target},
-    step::{Outcome, PatchKind, Resource, Step, Target},
+    step::{Resource, Step, Target},
 };
 
 /// Objects that a controller manages, and the patches that adopt or release others.
@@ -90,11 +90,5 @@ pub(crate) fn owners_patch<K: Object>(
     if let (Some(finalizers), Some(changes)) = (finalizers, changes.as_object_mut()) {
         changes.insert("finalizers".to_owned(), json!(finalizers));
     }
-    Step::Patch {
-        target: target(resource, object),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({ "metadata": changes })),
-        outcome: Outcome::default(),
-    }
+    target(resource, object).merge(json!({ "metadata": changes }))
 }

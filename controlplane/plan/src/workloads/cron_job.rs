@@ -23,9 +23,8 @@ use k8s_openapi::{
 use serde_json::json;
 
 use crate::objects::{annotation, controlled_by, name, seconds, target, uid};
-use crate::step::{CRON_JOBS, JOBS, Outcome, PatchKind, Plan, Propagation, Severity, Step, Target};
+use crate::step::{CRON_JOBS, JOBS, Outcome, Plan, Propagation, Severity, Step, Target};
 use crate::workloads::job::end_of;
-use crate::workloads::pod_template::note;
 use due::Due;
 
 /// Annotation of a Job with its scheduled time.
@@ -110,7 +109,7 @@ fn time_of(cron_job: &CronJob, job: &Job) -> Option<Timestamp> {
 impl Sync<'_> {
     fn tell(&mut self, severity: Severity, reason: &'static str, message: String) {
         self.events
-            .push(Step::Event(note(&self.owner, severity, reason, message)));
+            .push(Step::Event(self.owner.note(severity, reason, message)));
     }
 
     fn active(&self) -> &[ObjectReference] {
@@ -318,38 +317,25 @@ impl Sync<'_> {
             namespace: self.owner.namespace.clone(),
             body: Box::new(json!(job)),
             outcome: Outcome {
-                done: Some(note(
-                    &self.owner,
-                    Severity::Normal,
-                    "SuccessfulCreate",
-                    "Created job {}",
-                )),
-                failed: vec![note(
-                    &self.owner,
-                    Severity::Warning,
-                    "FailedCreate",
-                    "Error creating job: {}",
-                )],
+                done: Some(self.owner.note(Severity::Normal, "SuccessfulCreate", "Created job {}")),
+                failed: vec![
+                    self.owner
+                        .note(Severity::Warning, "FailedCreate", "Error creating job: {}"),
+                ],
             },
         }
     }
 
     fn patch(&self) -> Step {
         let active = Some(self.active()).filter(|active| !active.is_empty());
-        Step::Patch {
-            target: self.owner.clone(),
-            subresource: Some("status"),
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
-                "metadata": { "uid": self.owner.uid, "resourceVersion": self.cron_job.metadata.resource_version },
-                "status": {
-                    "active": active,
-                    "lastScheduleTime": self.status.last_schedule_time,
-                    "lastSuccessfulTime": self.status.last_successful_time,
-                },
-            })),
-            outcome: Outcome::default(),
-        }
+        self.owner.clone().merge_status(json!({
+            "metadata": { "uid": self.owner.uid, "resourceVersion": self.cron_job.metadata.resource_version },
+            "status": {
+                "active": active,
+                "lastScheduleTime": self.status.last_schedule_time,
+                "lastSuccessfulTime": self.status.last_successful_time,
+            },
+        }))
     }
 }
 
@@ -361,8 +347,8 @@ fn delete(owner: &Target, job: &Job) -> Step {
         propagation: Some(Propagation::Background),
         grace_seconds: None,
         outcome: Outcome {
-            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted job {}")),
-            failed: vec![note(owner, Severity::Warning, "FailedDelete", "Deleted job: {}")],
+            done: Some(owner.note(Severity::Normal, "SuccessfulDelete", "Deleted job {}")),
+            failed: vec![owner.note(Severity::Warning, "FailedDelete", "Deleted job: {}")],
         },
     }
 }

@@ -29,7 +29,7 @@ use crate::pod::{available_in, is_finished, is_ready, node_of, phase};
 use crate::step::{CONTROLLER_REVISIONS, DAEMON_SETS, PODS, Plan, Severity, Step, Target};
 pub use crate::workloads::backoff::Backoff;
 use crate::workloads::claim::claim;
-use crate::workloads::pod_template::{self, note};
+use crate::workloads::pod_template;
 pub use crate::workloads::rollout::Failure;
 use crate::workloads::rollout::scaled;
 use placing::{Fit, Placing};
@@ -231,7 +231,7 @@ impl<'a> View<'a> {
         let (namespace, pod_name) = (pod.metadata.namespace(), name(pod));
         let message = format!("Found {how} daemon pod {namespace}/{pod_name} on node {node}, will try to {what} it");
         work.events
-            .push(Step::Event(note(&self.owner, severity, reason, message)));
+            .push(Step::Event(self.owner.note(severity, reason, message)));
         work.delete.push(pod);
     }
 

@@ -19,8 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     objects::{Meta as _, name, printed, seconds, target},
     pod::{Pod, is_active, is_ready},
-    step::{DISRUPTION_BUDGETS, Note, Outcome, PODS, PatchKind, Plan, Severity, Step},
-    workloads::pod_template::note,
+    step::{DISRUPTION_BUDGETS, Note, PODS, Plan, Severity, Step},
 };
 
 /// Time within which an eviction must show; afterwards the pod counts as not disrupted
@@ -64,7 +63,7 @@ pub fn plan(budget: &PodDisruptionBudget, members: &[Member<'_>], now: Timestamp
     let mut plan = Plan::default();
     let old = budget.status.clone().unwrap_or_default();
     let about = target(DISRUPTION_BUDGETS, budget);
-    let tell = |severity, reason, message: String| Step::Event(note(&about, severity, reason, message));
+    let tell = |severity, reason, message: String| Step::Event(about.note(severity, reason, message));
     let mut events = Vec::new();
     if members.is_empty() {
         events.push(tell(Severity::Normal, "NoPods", "No matching pods found".to_owned()));
@@ -138,7 +137,7 @@ fn not_deleted(budget: &PodDisruptionBudget, pod: &Pod) -> Note {
     // Upstream names the namespace twice, and not the budget.
     let namespace = budget.metadata.namespace();
     let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
-    note(&target(PODS, pod), Severity::Warning, "NotDeleted", message)
+    target(PODS, pod).note(Severity::Warning, "NotDeleted", message)
 }
 
 /// The event about a pod that several budgets select: it cannot be evicted (`getPdbForPod`).
@@ -147,7 +146,7 @@ pub fn multiple_budgets(pod: &Pod, first: &str) -> Step {
     let message =
         format!("Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily.");
     let about = target(PODS, pod);
-    Step::Event(note(&about, Severity::Warning, "MultiplePodDisruptionBudgets", message))
+    Step::Event(about.note(Severity::Warning, "MultiplePodDisruptionBudgets", message))
 }
 
 /// Resets the `DisruptionTarget` condition of a pod that was not deleted after all
@@ -168,16 +167,10 @@ pub fn stale_disruption(pod: &Pod, now: Timestamp) -> Plan {
         "type": "DisruptionTarget", "status": "False", "reason": null, "message": null, "lastProbeTime": null,
         "lastTransitionTime": seconds(now), "observedGeneration": pod.metadata.observed(),
     });
-    plan.stage(vec![Step::Patch {
-        target: target(PODS, pod),
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
-            "status": { "conditions": [condition] },
-        })),
-        outcome: Outcome::default(),
-    }]);
+    plan.stage(vec![target(PODS, pod).strategic_status(json!({
+        "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
+        "status": { "conditions": [condition] },
+    }))]);
     plan
 }
 
@@ -315,14 +308,8 @@ fn write(
     if let (Some(members), false) = (status.as_object_mut(), pods.is_empty()) {
         members.insert("disruptedPods".to_owned(), Value::Object(pods));
     }
-    Some(Step::Patch {
-        target: target(DISRUPTION_BUDGETS, budget),
-        subresource: Some("status"),
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": { "resourceVersion": budget.metadata.resource_version },
-            "status": status,
-        })),
-        outcome: Outcome::default(),
-    })
+    Some(target(DISRUPTION_BUDGETS, budget).merge_status(json!({
+        "metadata": { "resourceVersion": budget.metadata.resource_version },
+        "status": status,
+    })))
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     objects::{Map, controlled_by, name, target},
-    step::{CONTROLLER_REVISIONS, Outcome, PatchKind, Step, Target},
+    step::{CONTROLLER_REVISIONS, Outcome, Step, Target},
 };
 
 /// Label of pods with the revision that they were created from, and label of a DaemonSet's
@@ -103,13 +103,7 @@ pub(crate) fn patch(revision: &ControllerRevision, mut body: Value) -> Step {
     let metadata = &revision.metadata;
     let version = json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } });
     crate::workloads::rollout::merge(&mut body, &version);
-    Step::Patch {
-        target: target(CONTROLLER_REVISIONS, revision),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome: Outcome::default(),
-    }
+    target(CONTROLLER_REVISIONS, revision).merge(body)
 }
 
 /// Makes a revision the newest again.
@@ -119,11 +113,5 @@ pub(crate) fn renumber(revision: &ControllerRevision, number: i64) -> Step {
 
 /// Deletes a revision.
 pub(crate) fn delete(revision: &ControllerRevision) -> Step {
-    Step::Delete {
-        target: target(CONTROLLER_REVISIONS, revision),
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome::default(),
-    }
+    target(CONTROLLER_REVISIONS, revision).delete()
 }

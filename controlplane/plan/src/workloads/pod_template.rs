@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     objects::{controlled_by, target},
     pod::Pod,
-    step::{Note, Outcome, PODS, Severity, Step, Target},
+    step::{Outcome, PODS, Severity, Step, Target},
 };
 
 /// A pod from the template with `owner` as controller and a generated name: the owner's plus five
@@ -39,32 +39,16 @@ pub fn create(owner: &Target, pod: &Whole) -> Step {
         namespace: owner.namespace.clone(),
         body: Box::new(json!(pod)),
         outcome: Outcome {
-            done: Some(note(owner, Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
-            failed: vec![note(owner, Severity::Warning, "FailedCreate", "Error creating: {}")],
+            done: Some(owner.note(Severity::Normal, "SuccessfulCreate", "Created pod: {}")),
+            failed: vec![owner.note(Severity::Warning, "FailedCreate", "Error creating: {}")],
         },
     }
 }
 
 /// Deletes a pod, and records an event for the result on its owner.
 pub fn delete(owner: &Target, pod: &Pod) -> Step {
-    Step::Delete {
-        target: target(PODS, pod),
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome {
-            done: Some(note(owner, Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
-            failed: vec![note(owner, Severity::Warning, "FailedDelete", "Error deleting: {}")],
-        },
-    }
-}
-
-/// An event about `owner`.
-pub fn note(owner: &Target, severity: Severity, reason: &'static str, message: impl Into<String>) -> Note {
-    Note {
-        about: owner.reference(),
-        severity,
-        reason,
-        message: message.into(),
-    }
+    target(PODS, pod).delete().with(Outcome {
+        done: Some(owner.note(Severity::Normal, "SuccessfulDelete", "Deleted pod: {}")),
+        failed: vec![owner.note(Severity::Warning, "FailedDelete", "Error deleting: {}")],
+    })
 }

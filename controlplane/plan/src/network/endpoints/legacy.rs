@@ -11,7 +11,7 @@ use super::{
 };
 use crate::objects::{Map, name, target};
 use crate::pod::{Pod, is_ready, node_of};
-use crate::step::{ENDPOINTS, Outcome, PatchKind, Plan, Step};
+use crate::step::{ENDPOINTS, Outcome, Plan, Step};
 
 /// Label of `Endpoints` that this controller manages.
 pub const MANAGED: &str = "endpoints.kubernetes.io/managed-by";
@@ -57,13 +57,7 @@ pub fn plan(service: Option<&Service>, pods: &[&Pod], endpoints: Option<&Endpoin
 }
 
 fn delete(endpoints: &Endpoints) -> Step {
-    Step::Delete {
-        target: target(ENDPOINTS, endpoints),
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome::default(),
-    }
+    target(ENDPOINTS, endpoints).delete()
 }
 
 fn create(service: &Service, labels: &Map, subsets: &[EndpointSubset], truncated: bool) -> Step {
@@ -100,20 +94,14 @@ fn update(endpoints: &Endpoints, labels: &Map, subsets: &[EndpointSubset], trunc
     if same {
         return None;
     }
-    Some(Step::Patch {
-        target: target(ENDPOINTS, endpoints),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": {
-                "uid": metadata.uid, "resourceVersion": metadata.resource_version,
-                "labels": change_of(metadata.labels.as_ref(), labels),
-                "annotations": { OVER_CAPACITY: wanted },
-            },
-            "subsets": shown(subsets),
-        })),
-        outcome: Outcome::default(),
-    })
+    Some(target(ENDPOINTS, endpoints).merge(json!({
+        "metadata": {
+            "uid": metadata.uid, "resourceVersion": metadata.resource_version,
+            "labels": change_of(metadata.labels.as_ref(), labels),
+            "annotations": { OVER_CAPACITY: wanted },
+        },
+        "subsets": shown(subsets),
+    })))
 }
 
 /// Groups addresses by ports, ready ones apart from the others.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     objects::{Map, annotation, name, target},
-    step::{ENDPOINTS, Note, Plan, Severity, Step},
+    step::{ENDPOINTS, Plan, Severity, Step},
 };
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
@@ -65,14 +65,10 @@ pub fn plan(called: &str, endpoints: Option<&Endpoints>, service: Option<&Servic
         }
     }
     steps.extend(spare.into_iter().map(delete));
-    steps.extend(skipped(endpoints).map(|message| {
-        Step::Event(Note {
-            about: owner.reference(),
-            severity: Severity::Warning,
-            reason: "TooManyAddressesToMirror",
-            message,
-        })
-    }));
+    steps.extend(
+        skipped(endpoints)
+            .map(|message| Step::Event(owner.note(Severity::Warning, "TooManyAddressesToMirror", message))),
+    );
     plan.stage(steps);
     plan
 }

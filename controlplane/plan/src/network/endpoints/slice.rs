@@ -9,7 +9,7 @@ use serde_json::json;
 use super::change_of;
 use crate::{
     objects::{Map, controlled_by, target},
-    step::{ENDPOINT_SLICES, Outcome, PatchKind, Step, Target},
+    step::{ENDPOINT_SLICES, Outcome, Step, Target},
 };
 
 /// The label that names the Service.
@@ -98,23 +98,11 @@ impl Wanted {
             let change = change_of(metadata.annotations.as_ref(), wanted);
             own.as_object_mut()?.insert("annotations".to_owned(), change);
         }
-        Some(Step::Patch {
-            target: target(ENDPOINT_SLICES, slice),
-            subresource: None,
-            kind: PatchKind::Merge,
-            body: Box::new(body),
-            outcome: Outcome::default(),
-        })
+        Some(target(ENDPOINT_SLICES, slice).merge(body))
     }
 }
 
 /// Removes a slice.
 pub(super) fn delete(slice: &EndpointSlice) -> Step {
-    Step::Delete {
-        target: target(ENDPOINT_SLICES, slice),
-        resource_version: None,
-        propagation: None,
-        grace_seconds: None,
-        outcome: Outcome::default(),
-    }
+    target(ENDPOINT_SLICES, slice).delete()
 }

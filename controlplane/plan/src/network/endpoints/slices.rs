@@ -15,7 +15,6 @@ use super::{
 use crate::objects::{Map, Meta as _, controller_of, name, target, uid};
 use crate::pod::{Pod, is_ready, node_of};
 use crate::step::{Plan, SERVICES, Severity, Step};
-use crate::workloads::pod_template::note;
 
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Default `maxEndpointsPerSlice` of kube-controller-manager.
@@ -121,7 +120,7 @@ fn hint(
             Err(reason) => (Severity::Warning, "TopologyAwareHintsDisabled", reason),
         };
         let message = format!("{message}, addressType: {family}");
-        events.push(Step::Event(note(&target(SERVICES, service), severity, reason, message)));
+        events.push(Step::Event(target(SERVICES, service).note(severity, reason, message)));
     }
     events
 }

@@ -14,7 +14,7 @@ use crate::node::departure::{Why, delete, mark};
 use crate::objects::{Meta as _, target, uid};
 use crate::placement::filters::tolerates;
 use crate::pod::Pod;
-use crate::step::{Note, PODS, Plan, Severity, Step};
+use crate::step::{PODS, Plan, Severity, Step};
 
 /// Reason of the events about evictions.
 pub const EVICTED: &str = "TaintManagerEviction";
@@ -108,12 +108,11 @@ pub(super) fn plan(node: &Node, pods: &[&Pod], clock: Clock<'_>, scheduled: &mut
 /// Event about a pod that stays after all (`cancelWorkWithEvent`, `pkg/controller/tainteviction/taint_eviction.go`).
 fn cancel(pod: &Pod) -> Step {
     let (namespace, name) = (pod.metadata.namespace(), pod.metadata.name());
-    Step::Event(Note {
-        about: target(PODS, pod).reference(),
-        severity: Severity::Normal,
-        reason: EVICTED,
-        message: format!("Cancelling deletion of Pod {namespace}/{name}"),
-    })
+    Step::Event(target(PODS, pod).note(
+        Severity::Normal,
+        EVICTED,
+        format!("Cancelling deletion of Pod {namespace}/{name}"),
+    ))
 }
 
 /// Time that a pod may still stay; `None` for forever.

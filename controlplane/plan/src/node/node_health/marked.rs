@@ -8,7 +8,7 @@ use serde_json::json;
 use super::condition;
 use crate::objects::{Meta as _, seconds, target, uid};
 use crate::pod::{Pod, is_ready};
-use crate::step::{Note, Outcome, PODS, PatchKind, Severity, Step};
+use crate::step::{PODS, Severity, Step};
 
 /// Number of versions of a pod that are marked while its node is not ready. One is enough; others
 /// guard against concurrent writes.
@@ -61,21 +61,10 @@ fn unready(pod: &Pod, now: Timestamp) -> [Step; 2] {
     let ready = json!({ "type": "Ready", "status": "False", "lastTransitionTime": seconds(now),
         "observedGeneration": pod.metadata.observed() });
     let about = target(PODS, pod);
-    let note = Note {
-        about: about.reference(),
-        severity: Severity::Warning,
-        reason: "NodeNotReady",
-        message: "Node is not ready".to_owned(),
-    };
-    let patch = Step::Patch {
-        target: about,
-        subresource: Some("status"),
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({
-            "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
-            "status": { "conditions": [ready] },
-        })),
-        outcome: Outcome::default(),
-    };
+    let note = about.note(Severity::Warning, "NodeNotReady", "Node is not ready");
+    let patch = about.strategic_status(json!({
+        "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() },
+        "status": { "conditions": [ready] },
+    }));
     [patch, Step::Event(note)]
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::Snapshot;
 use crate::objects::{Meta as _, name, target};
 use crate::pod::Pod;
-use crate::step::{Outcome, PODS, PatchKind, Step, Target};
+use crate::step::{PODS, Step, Target};
 use crate::workloads::history::{self, New, REVISION};
 
 /// The revisions of a DaemonSet.
@@ -111,15 +111,10 @@ fn create(
 
 fn record_collisions(snapshot: &Snapshot<'_>, owner: &Target, collisions: i32) -> Step {
     let version = &snapshot.set.metadata.resource_version;
-    Step::Patch {
-        target: owner.clone(),
-        subresource: Some("status"),
-        kind: PatchKind::Merge,
-        body: Box::new(
-            json!({ "metadata": { "uid": owner.uid, "resourceVersion": version }, "status": { "collisionCount": collisions } }),
-        ),
-        outcome: Outcome::default(),
-    }
+    owner.clone().merge_status(json!({
+        "metadata": { "uid": owner.uid, "resourceVersion": version },
+        "status": { "collisionCount": collisions },
+    }))
 }
 
 /// Relabels pods with the hash of the kept revision, then deletes its duplicates
@@ -127,12 +122,9 @@ fn record_collisions(snapshot: &Snapshot<'_>, owner: &Target, collisions: i32) -
 fn deduplicate(hash_kept: &str, doubles: &[&ControllerRevision], pods: &[&Pod]) -> Vec<Step> {
     let other = pods.iter().filter(|pod| hash(pod).is_none_or(|own| own != hash_kept));
     let of_double = other.filter(|pod| doubles.iter().any(|double| own_hash(double) == hash(pod)));
-    let relabel = |pod: &&Pod| Step::Patch {
-        target: target(PODS, *pod),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(json!({ "metadata": { "uid": pod.metadata.uid(), "labels": { REVISION: hash_kept } } })),
-        outcome: Outcome::default(),
+    let relabel = |pod: &&Pod| {
+        target(PODS, *pod)
+            .merge(json!({ "metadata": { "uid": pod.metadata.uid(), "labels": { REVISION: hash_kept } } }))
     };
     let relabeled: Vec<Step> = of_double.map(relabel).collect();
     if relabeled.is_empty() {

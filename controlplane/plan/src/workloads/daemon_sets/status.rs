@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{View, placing::Fit};
 use crate::pod::is_ready;
-use crate::step::{Outcome, PatchKind, Step};
+use crate::step::Step;
 
 #[derive(Default)]
 struct Counts {
@@ -46,25 +46,19 @@ impl View<'_> {
             return None;
         }
         let number = |count: i32| if count == 0 { Value::Null } else { count.into() };
-        Some(Step::Patch {
-            target: self.owner.clone(),
-            subresource: Some("status"),
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
-                "metadata": { "uid": self.owner.uid, "resourceVersion": self.set.metadata.resource_version },
-                "status": {
-                    "observedGeneration": generation,
-                    "desiredNumberScheduled": desired,
-                    "currentNumberScheduled": current,
-                    "numberMisscheduled": misscheduled,
-                    "numberReady": ready,
-                    "updatedNumberScheduled": number(updated),
-                    "numberAvailable": number(available),
-                    "numberUnavailable": number(unavailable),
-                },
-            })),
-            outcome: Outcome::default(),
-        })
+        Some(self.owner.clone().merge_status(json!({
+            "metadata": { "uid": self.owner.uid, "resourceVersion": self.set.metadata.resource_version },
+            "status": {
+                "observedGeneration": generation,
+                "desiredNumberScheduled": desired,
+                "currentNumberScheduled": current,
+                "numberMisscheduled": misscheduled,
+                "numberReady": ready,
+                "updatedNumberScheduled": number(updated),
+                "numberAvailable": number(available),
+                "numberUnavailable": number(unavailable),
+            },
+        })))
     }
 
     fn count(&self) -> Counts {

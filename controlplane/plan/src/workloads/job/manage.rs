@@ -15,7 +15,7 @@ use super::{
 use crate::objects::{Meta as _, target, uid};
 use crate::pod::Pod;
 use crate::pod::{is_ready, node_of, phase, ready_since};
-use crate::step::{Outcome, PODS, PatchKind, Plan, Step};
+use crate::step::{PODS, Plan, Step};
 use crate::workloads::pod_template;
 
 /// Most pods that one plan creates or deletes.
@@ -57,15 +57,9 @@ fn worth(pod: &Pod) -> Worth<'_> {
 /// has ended meanwhile must be counted.
 pub(super) fn untrack(pod: &Pod, exactly: bool) -> Step {
     let revision = pod.metadata.resource_version().filter(|_| exactly);
-    Step::Patch {
-        target: target(PODS, pod),
-        subresource: None,
-        kind: PatchKind::Strategic,
-        body: Box::new(json!({ "metadata": {
+    target(PODS, pod).strategic(json!({ "metadata": {
             "uid": uid(pod), "resourceVersion": revision, "$deleteFromPrimitiveList/finalizers": [TRACKING],
-        } })),
-        outcome: Outcome::default(),
-    }
+        } }))
 }
 
 impl<'a> Sync<'a> {

@@ -15,8 +15,7 @@ use super::{
 use crate::objects::uid;
 use crate::pod::Pod;
 use crate::pod::phase;
-use crate::step::{Note, Outcome, PatchKind, Plan, Severity, Step};
-use crate::workloads::pod_template::note;
+use crate::step::{Note, Plan, Severity, Step};
 
 /// Most pods that the status lists as uncounted.
 const MOST_UNCOUNTED: usize = 500;
@@ -198,14 +197,14 @@ impl<'a> Sync<'a> {
         let JobCondition { reason, message, .. } = finished;
         let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
         if succeeds {
-            events.push(note(&self.owner, Severity::Normal, "Completed", "Job completed"));
+            events.push(self.owner.note(Severity::Normal, "Completed", "Job completed"));
             let too_many = |completions: i32| self.status.succeeded.unwrap_or(0) > completions;
             if self.spec.completions.is_some_and(too_many) {
                 let message = "Too many succeeded pods running after completion count reached";
-                events.insert(0, note(&self.owner, Severity::Warning, "TooManySucceededPods", message));
+                events.insert(0, self.owner.note(Severity::Warning, "TooManySucceededPods", message));
             }
         } else {
-            events.push(note(&self.owner, Severity::Warning, known(&reason), message.clone()));
+            events.push(self.owner.note(Severity::Warning, known(&reason), message.clone()));
         }
         let last = finish::condition(kind, "True", &reason, message, self.now);
         if succeeds {
@@ -221,21 +220,15 @@ impl<'a> Sync<'a> {
             } else {
                 "Job resumed"
             };
-            note(&self.owner, Severity::Normal, reason, message)
+            self.owner.note(Severity::Normal, reason, message)
         });
-        Step::Patch {
-            target: self.owner.clone(),
-            subresource: Some("status"),
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
+        self.owner
+            .clone()
+            .merge_status(json!({
                 "metadata": { "uid": self.owner.uid, "resourceVersion": self.job.metadata.resource_version },
                 "status": whole(&self.status),
-            })),
-            outcome: Outcome {
-                done: event.or(suspension),
-                failed: Vec::new(),
-            },
-        }
+            }))
+            .with(event.or(suspension))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::Failure;
 use crate::objects::{Meta as _, seconds};
 use crate::pod::{Pod, available_in, is_ready};
-use crate::step::{Outcome, PatchKind, Plan, REPLICATION_CONTROLLERS, Step, Target};
+use crate::step::{Plan, REPLICATION_CONTROLLERS, Step, Target};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 /// Number of unready pods above which the ready count is updated only from time to time.
@@ -103,24 +103,18 @@ fn patch(
     } else {
         json!(conditions)
     };
-    Step::Patch {
-        target: owner.clone(),
-        subresource: Some("status"),
-        kind: PatchKind::Merge,
-        body: Box::new(json!({
-            "metadata": { "uid": owner.uid, "resourceVersion": set.metadata.resource_version },
-            "status": {
-                "replicas": replicas,
-                "fullyLabeledReplicas": number(labeled),
-                "readyReplicas": number(ready),
-                "availableReplicas": number(available),
-                "terminatingReplicas": terminating,
-                "observedGeneration": generation,
-                "conditions": conditions,
-            },
-        })),
-        outcome: Outcome::default(),
-    }
+    owner.clone().merge_status(json!({
+        "metadata": { "uid": owner.uid, "resourceVersion": set.metadata.resource_version },
+        "status": {
+            "replicas": replicas,
+            "fullyLabeledReplicas": number(labeled),
+            "readyReplicas": number(ready),
+            "availableReplicas": number(available),
+            "terminatingReplicas": terminating,
+            "observedGeneration": generation,
+            "conditions": conditions,
+        },
+    }))
 }
 
 /// The conditions with a failure, given with its reason (`calculateStatus` of

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Sized, View, patch_deployment, status_replicas};
 use crate::{
     objects::{annotation, target},
-    step::{Outcome, PatchKind, REPLICA_SETS, Step},
+    step::{Outcome, REPLICA_SETS, Step},
 };
 
 /// Revision number of a Deployment's template.
@@ -116,7 +116,7 @@ pub(super) fn stamp(view: &View<'_>) -> Option<Vec<Step>> {
         );
     }
     if body != json!({}) {
-        steps.push(patch_set(new, body, Outcome::default()));
+        steps.push(patch_set(new, body));
     }
     if annotation(&view.deployment.metadata, REVISION) != Some(&current.to_string()) {
         let body = json!({ "metadata": { "annotations": { REVISION: current.to_string() } } });
@@ -142,19 +142,13 @@ fn history(new: &Sized<'_>, revision: i64) -> String {
 }
 
 /// A merge patch for exactly this revision of a ReplicaSet.
-pub(super) fn patch_set(sized: &Sized<'_>, mut body: Value, outcome: Outcome) -> Step {
+pub(super) fn patch_set(sized: &Sized<'_>, mut body: Value) -> Step {
     let metadata = &sized.set.metadata;
     super::merge(
         &mut body,
         &json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } }),
     );
-    Step::Patch {
-        target: target(REPLICA_SETS, sized.set),
-        subresource: None,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome,
-    }
+    target(REPLICA_SETS, sized.set).merge(body)
 }
 
 /// Deletes the oldest empty ReplicaSets beyond the limit.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{TEMPLATE_HASH, View, annotations, patch_deployment};
 use crate::{
     objects::controlled_by,
-    step::{Note, Outcome, REPLICA_SETS, Severity, Step},
+    step::{Outcome, REPLICA_SETS, Severity, Step},
 };
 
 /// Longest name of an object.
@@ -77,12 +77,7 @@ pub(super) fn step(view: &View<'_>, replicas: i32) -> Option<Step> {
         }),
         status: None,
     };
-    let note = |severity, reason, message| Note {
-        about: view.owner.reference(),
-        severity,
-        reason,
-        message,
-    };
+    let note = |severity, reason, message| view.owner.note(severity, reason, message);
     let scaled = format!("Scaled up replica set {name} from 0 to {replicas}");
     Some(Step::Create {
         resource: REPLICA_SETS,

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::objects::{controller_of, name, selects, target, uid};
 use crate::pod::Pod;
-use crate::step::{DEPLOYMENTS, Outcome, PatchKind, Plan, REPLICA_SETS, Step, Target};
+use crate::step::{DEPLOYMENTS, PatchKind, Plan, REPLICA_SETS, Step, Target};
 use crate::workloads::claim::claim;
 pub(crate) use settings::scaled;
 pub use settings::{Settings, Strategy};
@@ -240,13 +240,7 @@ fn patch_deployment(view: &View<'_>, subresource: Option<&'static str>, mut body
         &mut body,
         &json!({ "metadata": { "uid": metadata.uid, "resourceVersion": metadata.resource_version } }),
     );
-    Step::Patch {
-        target: view.owner.clone(),
-        subresource,
-        kind: PatchKind::Merge,
-        body: Box::new(body),
-        outcome: Outcome::default(),
-    }
+    view.owner.clone().patch(subresource, PatchKind::Merge, body)
 }
 
 /// Merges one object into another, recursively.

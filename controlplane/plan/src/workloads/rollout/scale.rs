@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Sized, Strategy, View, annotations};
 use crate::{
     objects::annotation,
-    step::{Note, Outcome, Severity, Step},
+    step::{Severity, Step},
 };
 
 /// Sets a ReplicaSet's size and records the Deployment's; `None` if both are current.
@@ -17,25 +17,16 @@ pub(super) fn to(view: &View<'_>, sized: &Sized<'_>, replicas: i32) -> Option<St
     }
     let name = crate::objects::name(sized.set);
     let direction = if replicas > from { "up" } else { "down" };
-    let done = (from != replicas).then(|| Note {
-        about: view.owner.reference(),
-        severity: Severity::Normal,
-        reason: "ScalingReplicaSet",
-        message: format!("Scaled {direction} replica set {name} from {from} to {replicas}"),
+    let done = (from != replicas).then(|| {
+        let message = format!("Scaled {direction} replica set {name} from {from} to {replicas}");
+        view.owner.note(Severity::Normal, "ScalingReplicaSet", message)
     });
     let recorded: serde_json::Map<_, _> = annotations::sizes(view)
         .into_iter()
         .map(|(key, value)| (key, value.into()))
         .collect();
     let body = json!({ "metadata": { "annotations": recorded }, "spec": { "replicas": replicas } });
-    Some(annotations::patch_set(
-        sized,
-        body,
-        Outcome {
-            done,
-            failed: Vec::new(),
-        },
-    ))
+    Some(annotations::patch_set(sized, body).with(done))
 }
 
 /// True if the Deployment's replicas changed since its ReplicaSets were last scaled.

@@ -9,7 +9,6 @@ use super::{View, Work, pods::Verb, range};
 use crate::objects::{controlled_by, name};
 use crate::step::{CLAIMS, Note, Outcome, Severity, Step, Target};
 use crate::workloads::claim::owners_patch;
-use crate::workloads::pod_template::note;
 
 /// The retention policy: when claims are deleted.
 #[derive(Clone, Copy)]
@@ -77,7 +76,7 @@ impl View<'_> {
         let (set, pod_name) = (&self.owner.name, &pod.name);
         let done = format!("Create Claim {claim_name} Pod {pod_name} in StatefulSet {set} success");
         let failed = format!("Create Claim {claim_name} for Pod {pod_name} in StatefulSet {set} failed error: {{}}");
-        let mut failed = vec![note(&self.owner, Severity::Warning, "FailedCreate", failed)];
+        let mut failed = vec![self.owner.note(Severity::Warning, "FailedCreate", failed)];
         // A pod that does not exist yet cannot be created either (`CreateStatefulPod`).
         if pod.uid.is_empty() {
             let error = format!("failed to create PVC {claim_name}: {{}}");
@@ -89,7 +88,7 @@ impl View<'_> {
             namespace: self.owner.namespace.clone(),
             body: Box::new(json!(claim)),
             outcome: Outcome {
-                done: Some(note(&self.owner, Severity::Normal, "SuccessfulCreate", done)),
+                done: Some(self.owner.note(Severity::Normal, "SuccessfulCreate", done)),
                 failed,
             },
         }
@@ -120,7 +119,7 @@ impl View<'_> {
             "PersistentVolumeClaim {claim} has a conflicting OwnerReference that acts as a manging controller, \
              the retention policy is ignored for this claim"
         );
-        note(&self.owner, Severity::Warning, "ConflictingController", message)
+        self.owner.note(Severity::Warning, "ConflictingController", message)
     }
 
     fn has_other_controller(&self, owners: &[OwnerReference], pod: &Target) -> bool {

@@ -10,9 +10,9 @@ use super::{View, Work};
 use crate::objects::{Meta as _, name, target};
 use crate::pod::Pod;
 use crate::pod::phase;
-use crate::step::{Note, Outcome, PODS, PatchKind, Severity, Step, Target};
+use crate::step::{Note, Outcome, PODS, Severity, Step, Target};
 use crate::workloads::history::REVISION;
-use crate::workloads::pod_template::{self, note};
+use crate::workloads::pod_template;
 
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -46,7 +46,7 @@ impl View<'_> {
         let set = &self.owner.name;
         let message = format!("{word} Pod {pod} in StatefulSet {set} successful");
         Outcome {
-            done: Some(note(&self.owner, Severity::Normal, done, message)),
+            done: Some(self.owner.note(Severity::Normal, done, message)),
             failed: vec![self.failure(verb, pod, "{}")],
         }
     }
@@ -55,7 +55,7 @@ impl View<'_> {
         let (word, _, failed) = verb.reasons();
         let set = &self.owner.name;
         let message = format!("{word} Pod {pod} in StatefulSet {set} failed error: {error}");
-        note(&self.owner, Severity::Warning, failed, message)
+        self.owner.note(Severity::Warning, failed, message)
     }
 
     /// Creates a pod and the claims that it needs.
@@ -175,11 +175,5 @@ fn patch(pod: &Pod, mut body: Value) -> Step {
     let version =
         json!({ "metadata": { "uid": pod.metadata.uid(), "resourceVersion": pod.metadata.resource_version() } });
     crate::workloads::rollout::merge(&mut body, &version);
-    Step::Patch {
-        target: target(PODS, pod),
-        subresource: None,
-        kind: PatchKind::Strategic,
-        body: Box::new(body),
-        outcome: Outcome::default(),
-    }
+    target(PODS, pod).strategic(body)
 }

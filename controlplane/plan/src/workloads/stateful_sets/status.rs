@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{View, revision};
 use crate::objects::Meta as _;
 use crate::pod::{Pod, is_ready, phase};
-use crate::step::{Outcome, PatchKind, Step};
+use crate::step::Step;
 
 impl View<'_> {
     /// Patches the status if it has changed (`inconsistentStatus`). `outdated` is the number of
@@ -50,25 +50,19 @@ impl View<'_> {
             return None;
         }
         let number = |count: i32| if count == 0 { Value::Null } else { count.into() };
-        Some(Step::Patch {
-            target: self.owner.clone(),
-            subresource: Some("status"),
-            kind: PatchKind::Merge,
-            body: Box::new(json!({
-                "metadata": { "uid": self.owner.uid, "resourceVersion": set.metadata.resource_version },
-                "status": {
-                    "observedGeneration": generation,
-                    "replicas": replicas,
-                    "readyReplicas": number(ready),
-                    "availableReplicas": available,
-                    "currentReplicas": number(current),
-                    "updatedReplicas": number(updated),
-                    "currentRevision": current_revision,
-                    "updateRevision": self.revisions.update.name,
-                    "collisionCount": self.revisions.collisions,
-                },
-            })),
-            outcome: Outcome::default(),
-        })
+        Some(self.owner.clone().merge_status(json!({
+            "metadata": { "uid": self.owner.uid, "resourceVersion": set.metadata.resource_version },
+            "status": {
+                "observedGeneration": generation,
+                "replicas": replicas,
+                "readyReplicas": number(ready),
+                "availableReplicas": available,
+                "currentReplicas": number(current),
+                "updatedReplicas": number(updated),
+                "currentRevision": current_revision,
+                "updateRevision": self.revisions.update.name,
+                "collisionCount": self.revisions.collisions,
+            },
+        })))
     }
 }
