@@ -42,12 +42,7 @@ const MANAGER: &str = "system:kube-controller-manager";
 
 /// Accounts whose names differ from the source of their events.
 const GARBAGE: &str = "generic-garbage-collector";
-const SLICES: &str = "endpointslice-controller";
-const MIRROR: &str = "endpointslicemirroring-controller";
-const BINDER: &str = "persistent-volume-binder";
 const PROVISIONER: &str = "local-path-provisioner";
-const EPHEMERAL: &str = "ephemeral-volume-controller";
-const DAEMONS: &str = "daemon-set-controller";
 
 /// Handles for start-up.
 struct Setup<'a> {
@@ -104,7 +99,7 @@ pub(crate) fn start(clients: &Clients, options: &Options, cancel: &CancellationT
 }
 
 impl Setup<'_> {
-    /// Workload controllers: service account, queue, and plan.
+    /// Workload controllers: source of events, queue, and plan.
     fn workloads(&mut self, caches: &Arc<Caches>) {
         self.add(
             "deployment-controller",
@@ -121,7 +116,11 @@ impl Setup<'_> {
             stateful_sets::listen(caches),
             stateful_sets::StatefulSets::new,
         );
-        self.add(DAEMONS, daemon_sets::listen(caches), daemon_sets::DaemonSets::new);
+        self.add(
+            "daemonset-controller",
+            daemon_sets::listen(caches),
+            daemon_sets::DaemonSets::new,
+        );
         let queue = replica_sets::listen_to_replication_controllers(caches);
         self.add("replication-controller", queue, replica_sets::ReplicationControllers);
         let metrics = self.options.metrics.jobs();
@@ -146,13 +145,21 @@ impl Setup<'_> {
             aggregation::listen(caches),
             aggregation::Aggregation,
         );
-        self.add(SLICES, endpoints::listen(caches), endpoints::EndpointSlices);
+        self.add(
+            "endpoint-slice-controller",
+            endpoints::listen(caches),
+            endpoints::EndpointSlices,
+        );
         self.add(
             "endpoint-controller",
             endpoints::listen_legacy(caches),
             endpoints::Legacy,
         );
-        self.add(MIRROR, endpoints::listen_mirror(caches), endpoints::Mirror);
+        self.add(
+            "endpoint-slice-mirroring-controller",
+            endpoints::listen_mirror(caches),
+            endpoints::Mirror,
+        );
         self.add(
             "cluster-dns-controller",
             cluster_dns::listen(caches),
@@ -165,12 +172,12 @@ impl Setup<'_> {
         );
         self.add("pod-garbage-collector", pod_gc::listen(caches), pod_gc::PodGc::new);
         self.add(
-            "disruption-controller",
+            "controllermanager",
             disruption::listen(caches),
             disruption::Disruption::new,
         );
         let queue = disruption::listen_stale(caches);
-        self.add("disruption-controller", queue, disruption::StaleDisruption);
+        self.add("controllermanager", queue, disruption::StaleDisruption);
         self.add(
             "service-cidrs-controller",
             service_ranges::listen(caches),
@@ -181,11 +188,15 @@ impl Setup<'_> {
                 load_balancers::LoadBalancers { caches, addresses }
             });
         }
-        self.add(BINDER, volumes::listen_claims(caches), volumes::Claims::new);
-        self.add(BINDER, volumes::listen_volumes(caches), volumes::Volumes::new);
-        self.add(EPHEMERAL, ephemeral::listen(caches), ephemeral::Ephemeral);
+        self.add(volumes::COMPONENT, volumes::listen_claims(caches), volumes::Claims::new);
+        self.add(
+            volumes::COMPONENT,
+            volumes::listen_volumes(caches),
+            volumes::Volumes::new,
+        );
+        self.add(ephemeral::COMPONENT, ephemeral::listen(caches), ephemeral::Ephemeral);
         let (garbage, queue, defined) = garbage::listen(caches);
-        self.add(GARBAGE, queue, |_| garbage);
+        self.add("garbage-collector-controller", queue, |_| garbage);
         let context = self.context(GARBAGE);
         self.spawn(defined.follow(context));
         let (ttl, queue) = ttl::listen(caches);
@@ -225,7 +236,7 @@ impl Setup<'_> {
         let certificate = credentials.certificate.clone();
         let publisher = |caches| RootCertificates { caches, certificate };
         self.add(
-            "root-ca-cert-publisher",
+            "root-ca-certificate-publisher",
             accounts::listen_certificates(caches),
             publisher,
         );
@@ -235,7 +246,11 @@ impl Setup<'_> {
             sign: credentials.sign,
             asked: Mutex::default(),
         };
-        self.add(MANAGER, accounts::listen_secrets(caches), secrets);
+        self.add(
+            "serviceaccount-token-controller",
+            accounts::listen_secrets(caches),
+            secrets,
+        );
         let (certify, names) = (credentials.certify, credentials.names);
         let certificates = |context, queue| certificates::run(context, queue, certify, names);
         self.work("certificate-controller", certificates::listen(caches), certificates);
@@ -253,10 +268,15 @@ impl Setup<'_> {
         }
     }
 
-    fn add<C: Controller>(&mut self, account: &str, queue: Arc<Queue<Key>>, make: impl FnOnce(Arc<Caches>) -> C) {
+    fn add<C: Controller>(
+        &mut self,
+        component: &'static str,
+        queue: Arc<Queue<Key>>,
+        make: impl FnOnce(Arc<Caches>) -> C,
+    ) {
         let controller = make(self.caches.clone());
-        self.work(account, queue, |context, queue| {
-            driver::run(Arc::new(controller), context, queue)
+        self.work(account_of(component), queue, |context, queue| {
+            driver::run(Arc::new(controller), component, context, queue)
         });
     }
 
@@ -309,13 +329,16 @@ fn components(clients: &Clients, version: &'static str) -> events::Components {
 fn account_of(component: &str) -> &str {
     match component {
         "garbage-collector-controller" => GARBAGE,
-        "endpoint-slice-controller" => SLICES,
-        "endpoint-slice-mirroring-controller" => MIRROR,
-        volumes::COMPONENT => BINDER,
+        "endpoint-slice-controller" => "endpointslice-controller",
+        "endpoint-slice-mirroring-controller" => "endpointslicemirroring-controller",
+        "root-ca-certificate-publisher" => "root-ca-cert-publisher",
+        "serviceaccount-token-controller" => MANAGER,
+        "controllermanager" => "disruption-controller",
+        volumes::COMPONENT => "persistent-volume-binder",
         provisioner::COMPONENT => PROVISIONER,
         provisioner::EXPANDER => "expand-controller",
-        ephemeral::COMPONENT => EPHEMERAL,
-        "daemonset-controller" => DAEMONS,
+        ephemeral::COMPONENT => "ephemeral-volume-controller",
+        "daemonset-controller" => "daemon-set-controller",
         events::TAINT_EVICTION => "node-controller",
         own => own,
     }

@@ -37,10 +37,6 @@ const BEHIND: Duration = Duration::from_secs(5);
 pub(crate) struct ServiceAccounts(pub(crate) Arc<Caches>);
 
 impl Controller for ServiceAccounts {
-    fn component(&self) -> &'static str {
-        "service-account-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let there = self.0.service_accounts.get(&Key::new(&key.name, DEFAULT));
@@ -68,10 +64,6 @@ pub(crate) struct RootCertificates {
 }
 
 impl Controller for RootCertificates {
-    fn component(&self) -> &'static str {
-        "root-ca-certificate-publisher"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         if !is_alive(&self.caches, key) {
@@ -127,10 +119,6 @@ pub(crate) struct TokenSecrets {
 }
 
 impl Controller for TokenSecrets {
-    fn component(&self) -> &'static str {
-        "serviceaccount-token-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(secret) = self.caches.secrets.get(key) else {

@@ -13,10 +13,6 @@ use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Que
 pub(crate) struct Aggregation(pub(crate) Arc<Caches>);
 
 impl Controller for Aggregation {
-    fn component(&self) -> &'static str {
-        "clusterrole-aggregation-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         match self.0.cluster_roles.get(key) {
             Some(role) => aggregation::plan(&role, &self.0.cluster_roles.all()),

@@ -37,10 +37,8 @@ const RELIST_AFTER: Duration = Duration::from_secs(5);
 const HOT_LOOP_LIMIT: (u32, Duration) = (100, Duration::from_millis(100));
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mins(1));
 
-/// A controller: a name and a plan.
+/// A controller: a plan.
 pub(crate) trait Controller: Send + Sync + 'static {
-    /// Source component of events, `replicaset-controller`.
-    fn component(&self) -> &'static str;
     /// Plans `key`; `failure` is the server's last refusal of a creation, or to delete a set's pod.
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan;
     /// Receives the result of a lookup: whether the object of this uid exists.
@@ -153,13 +151,18 @@ struct Memory {
     patient: BTreeMap<Key, Instant>,
 }
 
-/// Processes `queue` forever.
-pub(crate) async fn run(controller: Arc<dyn Controller>, context: Context, queue: Arc<Queue<Key>>) {
+/// Processes `queue` forever. `component` is the source of events, `replicaset-controller`.
+pub(crate) async fn run(
+    controller: Arc<dyn Controller>,
+    component: &'static str,
+    context: Context,
+    queue: Arc<Queue<Key>>,
+) {
     context.caches.synced().await;
-    work(&*controller, &context, &queue).await;
+    work(&*controller, component, &context, &queue).await;
 }
 
-async fn work(controller: &dyn Controller, context: &Context, queue: &Arc<Queue<Key>>) {
+async fn work(controller: &dyn Controller, component: &'static str, context: &Context, queue: &Arc<Queue<Key>>) {
     let mut memory = Memory::default();
     let mut under_way = FuturesUnordered::new();
     loop {
@@ -183,6 +186,7 @@ async fn work(controller: &dyn Controller, context: &Context, queue: &Arc<Queue<
                 }
                 let begun = Instant::now();
                 let Some(plan) = memory.plan(controller, context, &key) else {
+                    error!(controller = component, %key, "planning panicked");
                     queue.done(&key);
                     queue.push_after(key, BACKOFF.1);
                     continue;
@@ -204,8 +208,8 @@ async fn work(controller: &dyn Controller, context: &Context, queue: &Arc<Queue<
                     queue.push_after(key, wait);
                     continue;
                 }
-                debug!(controller = controller.component(), %key, %plan, "plan");
-                let (context, component) = (context.clone(), controller.component());
+                debug!(controller = component, %key, %plan, "plan");
+                let context = context.clone();
                 under_way.push(Box::pin(async move {
                     let done = perform(&context, component, plan).await;
                     (key, done, begun)
@@ -220,11 +224,7 @@ impl Memory {
     /// still exists after a restart: it must not block all other keys.
     fn plan(&self, controller: &dyn Controller, context: &Context, key: &Key) -> Option<Plan> {
         let (failure, now) = (self.failures.get(key), (context.clock)());
-        let plan = catch_unwind(AssertUnwindSafe(|| controller.plan(key, failure, now)));
-        if plan.is_err() {
-            error!(controller = controller.component(), %key, "planning panicked");
-        }
-        plan.ok()
+        catch_unwind(AssertUnwindSafe(|| controller.plan(key, failure, now))).ok()
     }
 
     /// Time for which a plan may still wait.

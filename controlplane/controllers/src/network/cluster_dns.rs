@@ -25,10 +25,6 @@ const RANGE: &str = "kubernetes";
 pub(crate) struct ClusterDns(pub(crate) Arc<Caches>);
 
 impl Controller for ClusterDns {
-    fn component(&self) -> &'static str {
-        "cluster-dns-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let (own, services) = (self.0.services.get(key), self.0.services.all());
         let slices = self.0.endpoint_slices.indexed(&of_service(key));

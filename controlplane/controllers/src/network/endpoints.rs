@@ -30,10 +30,6 @@ pub(crate) struct Legacy(pub(crate) Arc<Caches>);
 pub(crate) struct Mirror(pub(crate) Arc<Caches>);
 
 impl Controller for EndpointSlices {
-    fn component(&self) -> &'static str {
-        "endpoint-slice-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let Some(service) = self.0.services.get(key) else {
             return Plan::default();
@@ -56,10 +52,6 @@ impl Controller for EndpointSlices {
 }
 
 impl Controller for Legacy {
-    fn component(&self) -> &'static str {
-        "endpoint-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let service = self.0.services.get(key);
         let endpoints = self.0.endpoints.get(key);
@@ -73,10 +65,6 @@ impl Controller for Legacy {
 }
 
 impl Controller for Mirror {
-    fn component(&self) -> &'static str {
-        "endpoint-slice-mirroring-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let (endpoints, service) = (self.0.endpoints.get(key), self.0.services.get(key));
         let slices = self.0.endpoint_slices.indexed(&of_service(key));

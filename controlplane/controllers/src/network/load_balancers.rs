@@ -24,10 +24,6 @@ pub(crate) struct LoadBalancers {
 }
 
 impl Controller for LoadBalancers {
-    fn component(&self) -> &'static str {
-        "service-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(service) = self.caches.services.get(key) else {
             return Plan::default();

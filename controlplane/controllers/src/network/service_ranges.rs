@@ -14,10 +14,6 @@ use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Que
 pub(crate) struct ServiceRanges(pub(crate) Arc<Caches>);
 
 impl Controller for ServiceRanges {
-    fn component(&self) -> &'static str {
-        "service-cidrs-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(range) = self.0.service_ranges.get(key) else {
             return Plan::default();

@@ -115,10 +115,6 @@ impl Nodes {
 }
 
 impl Controller for Nodes {
-    fn component(&self) -> &'static str {
-        "node-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let before = self.seen(key);
         let mut plan = Plan::default();

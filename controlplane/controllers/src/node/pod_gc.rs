@@ -87,10 +87,6 @@ impl PodGc {
 }
 
 impl Controller for PodGc {
-    fn component(&self) -> &'static str {
-        "pod-garbage-collector"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         if key.name == FINISHED {

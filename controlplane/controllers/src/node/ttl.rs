@@ -21,10 +21,6 @@ pub(crate) struct Ttl {
 }
 
 impl Controller for Ttl {
-    fn component(&self) -> &'static str {
-        "ttl-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         match self.caches.nodes.get(key) {
             Some(node) => ttl::plan(&node, self.size.load(Ordering::Relaxed)),

@@ -62,10 +62,6 @@ impl Shared {
 pub(crate) struct Garbage(Arc<Shared>);
 
 impl Controller for Garbage {
-    fn component(&self) -> &'static str {
-        "garbage-collector-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let resolve = |api_version: &str, kind: &str| self.0.resolve(api_version, kind);
         self.0.with_graph(|graph| graph.plan(&key.name, resolve, now))

@@ -16,10 +16,6 @@ pub(crate) const COMPONENT: &str = "ephemeral_volume";
 pub(crate) struct Ephemeral(pub(crate) Arc<Caches>);
 
 impl Controller for Ephemeral {
-    fn component(&self) -> &'static str {
-        COMPONENT
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         self.0.pods.get(key).map_or_else(Plan::default, |pod| {
             ephemeral::plan(&pod, |name| self.0.claims.get(&Key::new(&key.namespace, name)))

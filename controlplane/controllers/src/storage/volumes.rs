@@ -80,10 +80,6 @@ impl Claims {
 }
 
 impl Controller for Claims {
-    fn component(&self) -> &'static str {
-        COMPONENT
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(claim) = self.caches.claims.get(key) else {
             self.forget(key);
@@ -140,10 +136,6 @@ impl Volumes {
 }
 
 impl Controller for Volumes {
-    fn component(&self) -> &'static str {
-        COMPONENT
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(volume) = self.caches.volumes.get(key) else {
             return Plan::default();

@@ -55,10 +55,6 @@ impl CronJobs {
 }
 
 impl Controller for CronJobs {
-    fn component(&self) -> &'static str {
-        "cronjob-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(cron_job) = self.caches.cron_jobs.get(key) else {
             return Plan::default();

@@ -38,10 +38,6 @@ impl DaemonSets {
 }
 
 impl Controller for DaemonSets {
-    fn component(&self) -> &'static str {
-        "daemonset-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let caches = &self.caches;
         let Some(set) = caches.daemon_sets.get(key) else {

@@ -25,10 +25,6 @@ use crate::{
 pub(crate) struct Deployments(pub(crate) Arc<Caches>);
 
 impl Controller for Deployments {
-    fn component(&self) -> &'static str {
-        "deployment-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(deployment) = self.0.deployments.get(key) else {
             return Plan::default();

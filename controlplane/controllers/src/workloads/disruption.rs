@@ -35,10 +35,6 @@ pub(crate) struct Disruption {
 }
 
 impl Controller for Disruption {
-    fn component(&self) -> &'static str {
-        "controllermanager"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let Some(budget) = self.caches.budgets.get(key) else {
@@ -242,10 +238,6 @@ fn wake_rescaled<K: Cached>(
 pub(crate) struct StaleDisruption(pub(crate) Arc<Caches>);
 
 impl Controller for StaleDisruption {
-    fn component(&self) -> &'static str {
-        "controllermanager"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let pod = self.0.pods.get(key);
         pod.map(|pod| disruption::stale_disruption(&pod, now))

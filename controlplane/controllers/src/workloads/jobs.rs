@@ -64,10 +64,6 @@ impl Jobs {
 }
 
 impl Controller for Jobs {
-    fn component(&self) -> &'static str {
-        "job-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(job) = self.caches.jobs.get(key) else {
             self.backoffs.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
@@ -133,10 +129,6 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 pub(crate) struct Orphans(pub(crate) Arc<Caches>);
 
 impl Controller for Orphans {
-    fn component(&self) -> &'static str {
-        "job-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         let Some(pod) = self.0.pods.get(key) else {
             return Plan::default();
@@ -171,10 +163,6 @@ pub(crate) fn listen_orphans(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
 pub(crate) struct Ended(pub(crate) Arc<Caches>);
 
 impl Controller for Ended {
-    fn component(&self) -> &'static str {
-        "ttl-after-finished-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, now: Timestamp) -> Plan {
         let job = self.0.jobs.get(key);
         job.map(|job| job::ttl::plan(&job, now)).unwrap_or_default()

@@ -20,10 +20,6 @@ use crate::machinery::{
 pub(crate) struct ReplicaSets(pub(crate) Arc<Caches>);
 
 impl Controller for ReplicaSets {
-    fn component(&self) -> &'static str {
-        "replicaset-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(set) = self.0.replica_sets.get(key) else {
             return Plan::default();
@@ -55,10 +51,6 @@ impl Controller for ReplicaSets {
 pub(crate) struct ReplicationControllers(pub(crate) Arc<Caches>);
 
 impl Controller for ReplicationControllers {
-    fn component(&self) -> &'static str {
-        "replication-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let Some(replication_controller) = self.0.replication_controllers.get(key) else {
             return Plan::default();

@@ -35,10 +35,6 @@ impl StatefulSets {
 }
 
 impl Controller for StatefulSets {
-    fn component(&self) -> &'static str {
-        "statefulset-controller"
-    }
-
     fn plan(&self, key: &Key, failure: Option<&Failure>, now: Timestamp) -> Plan {
         let caches = &self.caches;
         let Some(set) = caches.stateful_sets.get(key) else {

@@ -19,10 +19,6 @@ struct Stubborn {
 }
 
 impl Controller for Stubborn {
-    fn component(&self) -> &'static str {
-        "stubborn-controller"
-    }
-
     fn plan(&self, _key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let mut plan = Plan::default();
@@ -41,10 +37,6 @@ struct Patient {
 const PATIENCE_OF_PLANS: Duration = Duration::from_millis(50);
 
 impl Controller for Patient {
-    fn component(&self) -> &'static str {
-        "patient-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let mut plan = Plan::default();
@@ -68,10 +60,6 @@ struct Fragile {
 }
 
 impl Controller for Fragile {
-    fn component(&self) -> &'static str {
-        "fragile-controller"
-    }
-
     fn plan(&self, key: &Key, _failure: Option<&Failure>, _now: Timestamp) -> Plan {
         if key.name == "bad" {
             self.bad.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +86,7 @@ async fn minute(step: Step, caches: Caches, refusal: Value) -> (u32, u32) {
     let controller = Arc::new(Stubborn { step, plans });
     let queue = Queue::new("stubborn");
     queue.push(Key::new("ns", "it"));
-    let working = work(&*controller, &context, &queue);
+    let working = work(&*controller, "test-controller", &context, &queue);
     assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
     let count = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
     (count(&controller.plans), count(&requests))
@@ -180,7 +168,7 @@ async fn an_object_that_makes_a_plan_panic_does_not_stop_the_others() {
     let queue = Queue::new("fragile");
     queue.push(Key::new("ns", "bad"));
     queue.push(Key::new("ns", "good"));
-    let working = work(&*controller, &context, &queue);
+    let working = work(&*controller, "test-controller", &context, &queue);
     assert!(tokio::time::timeout(Duration::from_mins(5), working).await.is_err());
     let (good, bad) = (&controller.good, &controller.bad);
     assert_eq!(good.load(Ordering::Relaxed), 1);
@@ -216,7 +204,7 @@ async fn a_patient_plan_waits_for_more_but_not_for_ever() {
         (before, asked.lock().unwrap().len())
     };
     let (before, after) = tokio::select! {
-        () = work(&*controller, &context, &queue) => panic!("it works for ever"),
+        () = work(&*controller, "test-controller", &context, &queue) => panic!("it works for ever"),
         told = told => told,
     };
     let asked = asked.lock().unwrap().clone();
@@ -240,7 +228,7 @@ async fn plans_that_wait_for_more_are_no_hot_loop() {
     let controller = Arc::new(Patient::default());
     let queue = Queue::new("patient");
     queue.push(Key::new("ns", "it"));
-    let working = work(&*controller, &context, &queue);
+    let working = work(&*controller, "test-controller", &context, &queue);
     assert!(tokio::time::timeout(Duration::from_mins(1), working).await.is_err());
     let asked = asked.load(Ordering::Relaxed);
     assert!((1000..=1200).contains(&asked), "{asked} in a minute, 20 in a second");
