@@ -20,6 +20,8 @@ pub(crate) use table::Named;
 use std::fmt;
 use std::sync::OnceLock;
 
+use serde_json::{Value, json};
+
 /// A message of the API, such as `core.v1.PodSpec`.
 #[derive(Clone, Copy)]
 pub struct Schema(&'static table::Message);
@@ -149,24 +151,8 @@ pub struct Field {
 impl Field {
     /// Message of a field whose form is a message.
     pub fn message(&self) -> Option<Schema> {
-        match self.form {
-            Form::Message(name) => *self.target.get_or_init(|| Schema::named(name)),
-            Form::String
-            | Form::Bool
-            | Form::Int32
-            | Form::Int64
-            | Form::Double
-            | Form::Bytes
-            | Form::Quantity
-            | Form::IntOrString
-            | Form::Time
-            | Form::MicroTime
-            | Form::Duration
-            | Form::RawExtension
-            | Form::FieldsV1
-            | Form::Strings
-            | Form::Alternative(_) => None,
-        }
+        let Form::Message(name) = self.form else { return None };
+        *self.target.get_or_init(|| Schema::named(name))
     }
 }
 
@@ -218,6 +204,28 @@ pub enum Form {
     Alternative(Alternative),
     /// Another message, by its short name.
     Message(&'static str),
+}
+
+impl Form {
+    /// Go's zero value in JSON; `null` if it is not a default.
+    pub(crate) fn zero(self) -> Value {
+        match self {
+            Self::String => json!(""),
+            Self::Bool => json!(false),
+            Self::Int32 | Self::Int64 | Self::Double => json!(0),
+            Self::Message(_) => json!({}),
+            Self::Bytes
+            | Self::Quantity
+            | Self::IntOrString
+            | Self::Time
+            | Self::MicroTime
+            | Self::Duration
+            | Self::RawExtension
+            | Self::FieldsV1
+            | Self::Strings
+            | Self::Alternative(_) => Value::Null,
+        }
+    }
 }
 
 /// Alternatives to the schema of a custom kind

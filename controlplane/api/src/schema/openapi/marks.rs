@@ -109,7 +109,7 @@ fn defaults(members: &mut Map<String, Value>, message: Schema, field: &Field, re
     } else if let Some(default) = field.key_default {
         Value::from(default)
     } else if field.always_written || required {
-        zero(field.form)
+        field.form.zero()
     } else {
         Value::Null
     };
@@ -121,26 +121,6 @@ fn defaults(members: &mut Map<String, Value>, message: Schema, field: &Field, re
         members.insert("allOf".to_owned(), json!([{ "$ref": reference }]));
     }
     members.insert("default".to_owned(), default);
-}
-
-/// Go's zero value in JSON; `null` if it is not a default.
-fn zero(form: Form) -> Value {
-    match form {
-        Form::String => json!(""),
-        Form::Bool => json!(false),
-        Form::Int32 | Form::Int64 | Form::Double => json!(0),
-        Form::Message(_) => json!({}),
-        Form::Bytes
-        | Form::Quantity
-        | Form::IntOrString
-        | Form::Time
-        | Form::MicroTime
-        | Form::Duration
-        | Form::RawExtension
-        | Form::FieldsV1
-        | Form::Strings
-        | Form::Alternative(_) => Value::Null,
-    }
 }
 
 /// Adds the enum; that of a list or a map to its values, without a text.

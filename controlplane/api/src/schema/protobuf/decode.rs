@@ -199,21 +199,12 @@ fn entry(
 
 /// Default value of a map's entry that has none on the wire.
 fn absent(field: &Field, budget: &mut Budget) -> Result<Value, ProtobufError> {
-    let wire = match field.form {
-        Form::Bool | Form::Int32 | Form::Int64 => Wire::Varint(0),
-        Form::Double => Wire::Fixed64(0),
-        Form::String
-        | Form::Bytes
-        | Form::Quantity
-        | Form::IntOrString
-        | Form::Time
-        | Form::MicroTime
-        | Form::Duration
-        | Form::RawExtension
-        | Form::FieldsV1
-        | Form::Strings
-        | Form::Alternative(_)
-        | Form::Message(_) => Wire::Bytes(&[]),
+    let wire = if matches!(field.form, Form::Bool | Form::Int32 | Form::Int64) {
+        Wire::Varint(0)
+    } else if field.form == Form::Double {
+        Wire::Fixed64(0)
+    } else {
+        Wire::Bytes(&[])
     };
     value(field, wire, None, budget)
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::shape::{Keys, Shape};
 use super::types::Type;
 use crate::schema::managed::raw;
-use crate::schema::{Field, Form, ListType};
+use crate::schema::{Field, ListType};
 
 /// Path element of a list's item, or upstream's error if it has none.
 pub(super) fn of_item(kind: Type<'_>, item: &str) -> Result<String, String> {
@@ -88,21 +88,6 @@ fn default_of(list: &Field, name: &str) -> Option<String> {
     if field.omit_zero {
         return None;
     }
-    match field.form {
-        Form::String => Some("\"\"".to_owned()),
-        Form::Int32 | Form::Int64 => Some("0".to_owned()),
-        Form::Bool => Some("false".to_owned()),
-        Form::Double
-        | Form::Bytes
-        | Form::Quantity
-        | Form::IntOrString
-        | Form::Time
-        | Form::MicroTime
-        | Form::Duration
-        | Form::RawExtension
-        | Form::FieldsV1
-        | Form::Strings
-        | Form::Alternative(_)
-        | Form::Message(_) => None,
-    }
+    let zero = field.form.zero();
+    (!zero.is_null() && !zero.is_object()).then(|| zero.to_string())
 }
