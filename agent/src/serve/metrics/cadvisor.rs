@@ -19,6 +19,13 @@ use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
 use crate::node::measure::Look;
 
+/// cAdvisor's metrics, in the form of the kubelet's `help.txt`.
+const HELP: &str = include_str!("cadvisor/help.txt");
+
+fn family(name: &'static str, samples: impl IntoIterator<Item = (String, Option<f64>)>) -> Family<'static> {
+    Family::of(HELP, name, samples)
+}
+
 /// Control group with its labels.
 struct Subject {
     /// `container`, `id`, `image`, `name`, `namespace` and `pod`.
@@ -95,8 +102,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     for family in families {
         family.write(&mut text, Some(time));
     }
-    let errors = "1 if there was an error while getting container metrics, 0 otherwise";
-    Family::new("gauge", "container_scrape_error", errors, [(String::new(), Some(0.0))]).write(&mut text, None);
+    family("container_scrape_error", [(String::new(), Some(0.0))]).write(&mut text, None);
     answer(text)
 }
 
@@ -186,26 +192,14 @@ fn machine(context: &Context) -> String {
     ]);
     let amount = |value: i64| Some(u64::try_from(value).map_or(0.0, number));
     let version = labels(&[("kernelVersion", &machine.kernel), ("osVersion", &machine.os_image)]);
-    let cores = "Number of logical CPU cores.";
-    let memory = "Amount of memory installed on the machine.";
-    let about = "A metric with a constant '1' value labeled by kernel version and OS version.";
     let mut text = String::new();
-    Family::new("gauge", "cadvisor_version_info", about, [(version, Some(1.0))]).write(&mut text, None);
-    Family::new(
-        "gauge",
-        "machine_cpu_cores",
-        cores,
-        [(own.clone(), amount(machine.processors))],
-    )
-    .write(&mut text, None);
-    Family::new(
-        "gauge",
-        "machine_memory_bytes",
-        memory,
-        [(own, amount(machine.memory_bytes))],
-    )
-    .write(&mut text, None);
-    let failed = "1 if there was an error while getting machine metrics, 0 otherwise.";
-    Family::new("gauge", "machine_scrape_error", failed, [(String::new(), Some(0.0))]).write(&mut text, None);
+    for (name, labels, value) in [
+        ("cadvisor_version_info", version, Some(1.0)),
+        ("machine_cpu_cores", own.clone(), amount(machine.processors)),
+        ("machine_memory_bytes", own, amount(machine.memory_bytes)),
+        ("machine_scrape_error", String::new(), Some(0.0)),
+    ] {
+        family(name, [(labels, value)]).write(&mut text, None);
+    }
     text
 }

@@ -202,13 +202,7 @@ fn metrics(look: &Look) -> String {
         let timeless = family.name == "container_start_time_seconds";
         family.write(&mut text, (!timeless).then_some(time));
     }
-    let errors = Family {
-        name: "resource_scrape_error",
-        help: "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
-        kind: "gauge",
-        samples: vec![(String::new(), Some(0.0))],
-    };
-    errors.write(&mut text, None);
+    Family::one("resource_scrape_error", Some(0.0)).write(&mut text, None);
     text
 }
 
@@ -222,89 +216,46 @@ fn of_containers(look: &Look) -> [Family<'static>; 5] {
         let each = |pod| move |container| (labels(pod, Some(container)), value(pod, container));
         measured(look)
             .flat_map(|pod: &PodLook| pod.containers.iter().map(each(pod)))
-            .collect()
+            .collect::<Vec<_>>()
     };
     [
-        Family {
-            name: "container_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
-            kind: "counter",
-            samples: of(|_, container| seconds(&container.usage)),
-        },
-        Family {
-            name: "container_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the container in bytes",
-            kind: "gauge",
-            samples: of(|_, container| working_set(&container.usage)),
-        },
-        Family {
-            name: "container_start_time_seconds",
-            help: "[STABLE] Start time of the container since unix epoch in seconds",
-            kind: "gauge",
-            samples: of(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
-        },
-        Family {
-            name: "container_swap_limit_bytes",
-            help: "[ALPHA] Current amount of the container swap limit in bytes. Reported only on non-windows systems",
-            kind: "gauge",
-            samples: of(|_, container| container.usage.details.swap_limit.map(number)),
-        },
-        Family {
-            name: "container_swap_usage_bytes",
-            help: "[ALPHA] Current amount of the container swap usage in bytes. Reported only on non-windows systems",
-            kind: "gauge",
-            samples: of(|_, container| swap(&container.usage)),
-        },
+        Family::new(
+            "container_cpu_usage_seconds_total",
+            of(|_, container| seconds(&container.usage)),
+        ),
+        Family::new(
+            "container_memory_working_set_bytes",
+            of(|_, container| working_set(&container.usage)),
+        ),
+        Family::new(
+            "container_start_time_seconds",
+            of(|pod, container| Some(started(pod, container)?.0.as_duration().as_secs_f64())),
+        ),
+        Family::new(
+            "container_swap_limit_bytes",
+            of(|_, container| container.usage.details.swap_limit.map(number)),
+        ),
+        Family::new("container_swap_usage_bytes", of(|_, container| swap(&container.usage))),
     ]
 }
 
 fn of_node(look: &Look) -> [Family<'static>; 3] {
     [
-        Family {
-            name: "node_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
-            kind: "counter",
-            samples: vec![(String::new(), seconds(&look.node))],
-        },
-        Family {
-            name: "node_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the node in bytes",
-            kind: "gauge",
-            samples: vec![(String::new(), working_set(&look.node))],
-        },
-        Family {
-            name: "node_swap_usage_bytes",
-            help: "[ALPHA] Current swap usage of the node in bytes. Reported only on non-windows systems",
-            kind: "gauge",
-            samples: vec![(String::new(), swap(&look.node))],
-        },
+        Family::one("node_cpu_usage_seconds_total", seconds(&look.node)),
+        Family::one("node_memory_working_set_bytes", working_set(&look.node)),
+        Family::one("node_swap_usage_bytes", swap(&look.node)),
     ]
 }
 
 fn of_pods(look: &Look) -> [Family<'static>; 3] {
     let of = |value: fn(&Usage) -> Option<f64>| {
         let each = measured(look).map(|pod| (labels(pod, None), value(&pod.usage)));
-        each.collect()
+        each.collect::<Vec<_>>()
     };
     [
-        Family {
-            name: "pod_cpu_usage_seconds_total",
-            help: "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
-            kind: "counter",
-            samples: of(seconds),
-        },
-        Family {
-            name: "pod_memory_working_set_bytes",
-            help: "[STABLE] Current working set of the pod in bytes",
-            kind: "gauge",
-            samples: of(working_set),
-        },
-        Family {
-            name: "pod_swap_usage_bytes",
-            help: "[ALPHA] Current amount of the pod swap usage in bytes. Reported only on non-windows systems",
-            kind: "gauge",
-            samples: of(swap),
-        },
+        Family::new("pod_cpu_usage_seconds_total", of(seconds)),
+        Family::new("pod_memory_working_set_bytes", of(working_set)),
+        Family::new("pod_swap_usage_bytes", of(swap)),
     ]
 }
 

@@ -50,42 +50,36 @@ pub(in crate::serve) async fn probes(State(context): State<Arc<Context>>) -> Res
 
 pub(super) fn build() -> Family<'static> {
     let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
-    let help = "[BETA] A metric with a constant '1' value labeled by major, minor and git version from which \
-                Kubernetes was built.";
-    Family::new("gauge", "kubernetes_build_info", help, [(version, Some(1.0))])
+    Family::new("kubernetes_build_info", [(version, Some(1.0))])
 }
 
 fn node(context: &Context) -> Family<'static> {
     let name = labels(&[("node", &context.config.node_name)]);
-    let help = "[ALPHA] The node's name. The count is always 1.";
-    Family::new("gauge", "kubelet_node_name", help, [(name, Some(1.0))])
+    Family::new("kubelet_node_name", [(name, Some(1.0))])
 }
 
 /// Version of the machine's cgroups: only the second has this file.
 fn cgroups() -> Family<'static> {
     let unified = std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let version = Some(if unified { 2.0 } else { 1.0 });
-    let help = "[ALPHA] cgroup version on the hosts.";
-    Family::new("gauge", "kubelet_cgroup_version", help, [(String::new(), version)])
+    Family::one("kubelet_cgroup_version", version)
 }
 
 fn running_pods(context: &Context) -> Family<'static> {
     let running = context.running.borrow();
     let uids: std::collections::BTreeSet<&str> = running.keys().map(|run| run.pod.as_str()).collect();
     let count = Some(number(u64::try_from(uids.len()).unwrap_or(u64::MAX)));
-    let help = "[BETA] Number of pods that have a running pod sandbox";
-    Family::new("gauge", "kubelet_running_pods", help, [(String::new(), count)])
+    Family::one("kubelet_running_pods", count)
 }
 
 fn preemptions(preempted: &Preempted) -> Family<'static> {
     let each = preempted.counts().into_iter();
     let each = each.map(|(resource, count)| (labels(&[("preemption_signal", &resource)]), Some(number(count))));
-    let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
-    Family::new("counter", "kubelet_preemptions", help, each)
+    Family::new("kubelet_preemptions", each)
 }
 
 fn begun(counts: &Counts) -> [Family<'static>; 7] {
-    let whole = |name, help, count| Family::new("counter", name, help, [(String::new(), Some(number(count)))]);
+    let whole = |name, count| Family::one(name, Some(number(count)));
     let each = counts
         .containers
         .iter()
@@ -100,45 +94,16 @@ fn begun(counts: &Counts) -> [Family<'static>; 7] {
         (labels, Some(number(*count)))
     });
     [
-        whole(
-            "kubelet_started_pods_total",
-            "[ALPHA] Cumulative number of pods started",
-            counts.pods,
-        ),
-        whole(
-            "kubelet_started_pods_errors_total",
-            "[ALPHA] Cumulative number of errors when starting pods",
-            counts.pod_failures,
-        ),
-        whole(
-            "kubelet_started_user_namespaced_pods_total",
-            "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
-            counts.user_pods,
-        ),
+        whole("kubelet_started_pods_total", counts.pods),
+        whole("kubelet_started_pods_errors_total", counts.pod_failures),
+        whole("kubelet_started_user_namespaced_pods_total", counts.user_pods),
         whole(
             "kubelet_started_user_namespaced_pods_errors_total",
-            "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be \
-             collected on Linux.",
             counts.user_pod_failures,
         ),
-        Family::new(
-            "counter",
-            "kubelet_started_containers_total",
-            "[ALPHA] Cumulative number of containers started",
-            each,
-        ),
-        Family::new(
-            "counter",
-            "kubelet_started_containers_errors_total",
-            "[ALPHA] Cumulative number of errors when starting containers",
-            failures,
-        ),
-        Family::new(
-            "counter",
-            "kubelet_terminated_containers_total",
-            "[ALPHA] Cumulative number of container terminations.",
-            terminations,
-        ),
+        Family::new("kubelet_started_containers_total", each),
+        Family::new("kubelet_started_containers_errors_total", failures),
+        Family::new("kubelet_terminated_containers_total", terminations),
     ]
 }
 
@@ -151,22 +116,10 @@ fn upkeep(counts: &Counts) -> [Family<'static>; 3] {
     };
     let images = Some(number(counts.images)).filter(|count| *count > 0.0);
     [
+        Family::new("kubelet_admission_rejections_total", each("reason", &counts.rejections)),
+        Family::new("kubelet_evictions", each("eviction_signal", &counts.evictions)),
         Family::new(
-            "counter",
-            "kubelet_admission_rejections_total",
-            "[ALPHA] Cumulative number pod admission rejections by the Kubelet.",
-            each("reason", &counts.rejections),
-        ),
-        Family::new(
-            "counter",
-            "kubelet_evictions",
-            "[ALPHA] Cumulative number of pod evictions by eviction signal",
-            each("eviction_signal", &counts.evictions),
-        ),
-        Family::new(
-            "counter",
             "kubelet_image_garbage_collected_total",
-            "[ALPHA] Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
             [(labels(&[("reason", "space")]), images)],
         ),
     ]
@@ -174,21 +127,10 @@ fn upkeep(counts: &Counts) -> [Family<'static>; 3] {
 
 /// Numbers of intents and of images on record.
 fn pull_records((intents, images): (usize, usize)) -> [Family<'static>; 2] {
-    let one = |name, help, count: usize| {
-        let count = u64::try_from(count).map(number).ok();
-        Family::new("gauge", name, help, [(String::new(), count)])
-    };
+    let one = |name, count: usize| Family::one(name, u64::try_from(count).map(number).ok());
     [
-        one(
-            "kubelet_imagemanager_ondisk_pullintents",
-            "[ALPHA] Number of ImagePullIntents stored on disk.",
-            intents,
-        ),
-        one(
-            "kubelet_imagemanager_ondisk_pulledrecords",
-            "[ALPHA] Number of ImagePulledRecords stored on disk.",
-            images,
-        ),
+        one("kubelet_imagemanager_ondisk_pullintents", intents),
+        one("kubelet_imagemanager_ondisk_pulledrecords", images),
     ]
 }
 
@@ -196,18 +138,8 @@ fn pull_records((intents, images): (usize, usize)) -> [Family<'static>; 2] {
 pub(super) fn transactions(programmed: &Programmed) -> [Family<'static>; 2] {
     let [took, failures] = counts(programmed);
     [
-        Family::new(
-            "histogram",
-            "kubeproxy_sync_proxy_rules_duration_seconds",
-            "[ALPHA] SyncProxyRules latency in seconds",
-            took,
-        ),
-        Family::new(
-            "counter",
-            "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-            "[ALPHA] Cumulative proxy nftables sync failures",
-            failures,
-        ),
+        Family::new("kubeproxy_sync_proxy_rules_duration_seconds", took),
+        Family::new("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", failures),
     ]
 }
 
@@ -215,18 +147,8 @@ pub(super) fn transactions(programmed: &Programmed) -> [Family<'static>; 2] {
 fn policies(context: &Context) -> [Family<'static>; 2] {
     let [took, failures] = counts(&context.admissions.programmed);
     [
-        Family::new(
-            "histogram",
-            "skiff_network_policy_sync_duration_seconds",
-            "Time to bring the kernel's tables of NetworkPolicies up to date, in seconds",
-            took,
-        ),
-        Family::new(
-            "counter",
-            "skiff_network_policy_sync_failures_total",
-            "Changes of NetworkPolicies that the kernel refused",
-            failures,
-        ),
+        Family::new("skiff_network_policy_sync_duration_seconds", took),
+        Family::new("skiff_network_policy_sync_failures_total", failures),
     ]
 }
 
@@ -257,61 +179,38 @@ async fn containers(context: &Context) -> Family<'static> {
     let each = counts
         .into_iter()
         .map(|(state, count)| (labels(&[("container_state", state)]), Some(number(count))));
-    Family::new(
-        "gauge",
-        "kubelet_running_containers",
-        "[BETA] Number of containers currently running",
-        each,
-    )
+    Family::new("kubelet_running_containers", each)
 }
 
-/// Name, help and value of a metric.
-type Row = (&'static str, &'static str, fn(&Statvfs) -> u64);
+/// Name and value of a metric.
+type Row = (&'static str, fn(&Statvfs) -> u64);
 
 /// Usage of the claims' volumes; empty while one of them does not answer.
 async fn volumes(context: &Arc<Context>) -> Vec<Family<'static>> {
     let found = context.asking.ask(claims(context).into_iter().collect()).await;
     let rows: [Row; 6] = [
-        (
-            "kubelet_volume_stats_available_bytes",
-            "[ALPHA] Number of available bytes in the volume",
-            |stat| stat.blocks_available().saturating_mul(stat.fragment_size()),
-        ),
-        (
-            "kubelet_volume_stats_capacity_bytes",
-            "[ALPHA] Capacity in bytes of the volume",
-            |stat| stat.blocks().saturating_mul(stat.fragment_size()),
-        ),
-        (
-            "kubelet_volume_stats_used_bytes",
-            "[ALPHA] Number of used bytes in the volume",
-            |stat| {
-                stat.blocks()
-                    .saturating_sub(stat.blocks_free())
-                    .saturating_mul(stat.fragment_size())
-            },
-        ),
-        (
-            "kubelet_volume_stats_inodes",
-            "[ALPHA] Maximum number of inodes in the volume",
-            |stat| stat.files(),
-        ),
-        (
-            "kubelet_volume_stats_inodes_free",
-            "[ALPHA] Number of free inodes in the volume",
-            |stat| stat.files_free(),
-        ),
-        (
-            "kubelet_volume_stats_inodes_used",
-            "[ALPHA] Number of used inodes in the volume",
-            |stat| stat.files().saturating_sub(stat.files_free()),
-        ),
+        ("kubelet_volume_stats_available_bytes", |stat| {
+            stat.blocks_available().saturating_mul(stat.fragment_size())
+        }),
+        ("kubelet_volume_stats_capacity_bytes", |stat| {
+            stat.blocks().saturating_mul(stat.fragment_size())
+        }),
+        ("kubelet_volume_stats_used_bytes", |stat| {
+            stat.blocks()
+                .saturating_sub(stat.blocks_free())
+                .saturating_mul(stat.fragment_size())
+        }),
+        ("kubelet_volume_stats_inodes", |stat| stat.files()),
+        ("kubelet_volume_stats_inodes_free", |stat| stat.files_free()),
+        ("kubelet_volume_stats_inodes_used", |stat| {
+            stat.files().saturating_sub(stat.files_free())
+        }),
     ];
-    let row = |(name, help, value): Row| {
+    let row = |(name, value): Row| {
         let samples = found
             .iter()
             .map(|(names, stat)| (names.clone(), Some(number(value(stat)))));
-        Family::new("gauge", name, help, samples)
+        Family::new(name, samples)
     };
     rows.into_iter().map(row).collect()
 }
@@ -362,8 +261,7 @@ pub(in crate::serve) fn began() -> Option<Timestamp> {
 /// Start time of this process as a metric.
 pub(super) fn start_time() -> Family<'static> {
     let time = began().map(|began| began.as_duration().as_secs_f64());
-    let help = "Start time of the process since unix epoch in seconds.";
-    Family::new("gauge", "process_start_time_seconds", help, [(String::new(), time)])
+    Family::one("process_start_time_seconds", time)
 }
 
 /// A field of `/proc/self/stat`, counted from 1.
@@ -384,35 +282,16 @@ pub(super) fn process() -> Vec<Family<'static>> {
     // Excludes the descriptor of the directory that is being read.
     let open = open.map(|open| open.count().saturating_sub(1));
     let most = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| number(soft));
-    let one = |kind, name, help, value| Family::new(kind, name, help, [(String::new(), value)]);
-    let total = "Total user and system CPU time spent in seconds.";
     let resident = own_stat(24).map(|pages| number(pages.saturating_mul(page)));
     vec![
-        one("counter", "process_cpu_seconds_total", total, spent),
-        one(
-            "gauge",
-            "process_max_fds",
-            "Maximum number of open file descriptors.",
-            most,
-        ),
-        one(
-            "gauge",
+        Family::one("process_cpu_seconds_total", spent),
+        Family::one("process_max_fds", most),
+        Family::one(
             "process_open_fds",
-            "Number of open file descriptors.",
             open.and_then(|open| u64::try_from(open).ok()).map(number),
         ),
-        one(
-            "gauge",
-            "process_resident_memory_bytes",
-            "Resident memory size in bytes.",
-            resident,
-        ),
-        one(
-            "gauge",
-            "process_virtual_memory_bytes",
-            "Virtual memory size in bytes.",
-            own_stat(23).map(number),
-        ),
+        Family::one("process_resident_memory_bytes", resident),
+        Family::one("process_virtual_memory_bytes", own_stat(23).map(number)),
     ]
 }
 

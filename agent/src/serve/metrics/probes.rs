@@ -70,13 +70,9 @@ impl Probes {
                 }
             }
         }
-        let (total, duration) = (
-            "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
-            "[ALPHA] Duration in seconds for a probe response.",
-        );
         let mut text = String::new();
-        Family::new("counter", "prober_probe_total", total, results).write(&mut text, None);
-        Family::new("histogram", "prober_probe_duration_seconds", duration, times).write(&mut text, None);
+        Family::new("prober_probe_total", results).write(&mut text, None);
+        Family::new("prober_probe_duration_seconds", times).write(&mut text, None);
         text
     }
 }

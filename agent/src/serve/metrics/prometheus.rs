@@ -6,31 +6,42 @@ use std::time::Duration;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
+/// Kubelet's metrics but cAdvisor's, and our own: a line each with name, kind and help.
+const HELP: &str = include_str!("help.txt");
+
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Metric family: name, help, type, and samples with labels and values. For histograms, the suffix
 /// of the name precedes the labels.
 pub(super) struct Family<'a> {
     pub(in crate::serve) name: &'a str,
-    pub(super) help: &'a str,
-    pub(in crate::serve) kind: &'a str,
-    pub(super) samples: Vec<(String, Option<f64>)>,
+    help: &'a str,
+    kind: &'a str,
+    samples: Vec<(String, Option<f64>)>,
 }
 
 impl<'a> Family<'a> {
-    pub(in crate::serve) fn new(
-        kind: &'a str,
-        name: &'a str,
-        help: &'a str,
-        samples: impl IntoIterator<Item = (String, Option<f64>)>,
-    ) -> Self {
-        let samples = samples.into_iter().collect();
+    pub(super) fn new(name: &'a str, samples: impl IntoIterator<Item = (String, Option<f64>)>) -> Self {
+        Self::of(HELP, name, samples)
+    }
+
+    /// Family that a table describes, in the form of `help.txt`.
+    pub(super) fn of(table: &'a str, name: &'a str, samples: impl IntoIterator<Item = (String, Option<f64>)>) -> Self {
+        let text = |line: &'a str| line.strip_prefix(name)?.strip_prefix(' ')?.split_once(' ');
+        let described = table.lines().find_map(text);
+        debug_assert!(described.is_some(), "{name} is not described");
+        let (kind, help) = described.unwrap_or_default();
         Self {
             name,
             help,
             kind,
-            samples,
+            samples: samples.into_iter().collect(),
         }
+    }
+
+    /// Family of one sample without labels.
+    pub(super) fn one(name: &'a str, value: Option<f64>) -> Self {
+        Self::new(name, [(String::new(), value)])
     }
 
     /// Writes samples with a timestamp in milliseconds; nothing without samples.
@@ -125,14 +136,15 @@ mod tests {
     fn values_are_escaped_and_families_without_samples_left_out() {
         let of = |value: &str| labels(&[("a", value), ("b", "")]);
         let samples = [(of("x\\y\"z\n"), Some(1.5)), (of("unknown"), None)];
+        let table = "own gauge Help\nother gauge Help\ntook histogram Help";
         let mut text = String::new();
-        Family::new("gauge", "own", "Help", samples).write(&mut text, Some(7));
-        Family::new("gauge", "other", "Help", [(String::new(), None)]).write(&mut text, None);
+        Family::of(table, "own", samples).write(&mut text, Some(7));
+        Family::of(table, "other", [(String::new(), None)]).write(&mut text, None);
         let parts = [
             (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(2.0)),
             ("_count".to_owned(), Some(2.0)),
         ];
-        Family::new("histogram", "took", "Help", parts).write(&mut text, None);
+        Family::of(table, "took", parts).write(&mut text, None);
         assert_eq!(
             text,
             "# HELP own Help\n# TYPE own gauge\nown{a=\"x\\\\y\\\"z\\n\",b=\"\"} 1.5 7\n\

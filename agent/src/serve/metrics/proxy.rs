@@ -38,36 +38,20 @@ fn plain(text: &'static str) -> Response {
 
 /// Times of changes, and answers to load balancers.
 fn families(counts: &ProxyCounts) -> [Family<'static>; 4] {
-    let time = |name, help, time: Option<Timestamp>| {
+    let time = |name, time: Option<Timestamp>| {
         let seconds = time.map(|time| time.as_duration().as_secs_f64());
-        Family::new("gauge", name, help, [(String::new(), seconds)])
+        Family::one(name, seconds)
     };
-    let checks = |name, help, path: &str| {
+    let checks = |name, path: &str| {
         let own = counts.checks.iter().filter(|((own, _), _)| *own == path);
         let each = own.map(|((_, code), count)| (labels(&[("code", &code.to_string())]), Some(number(*count))));
-        Family::new("counter", name, help, each)
+        Family::new(name, each)
     };
     [
-        time(
-            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-            "[ALPHA] The last time a sync of proxy rules was queued",
-            counts.queued,
-        ),
-        time(
-            "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-            "[ALPHA] The last time proxy rules were successfully synced",
-            counts.updated,
-        ),
-        checks(
-            "kubeproxy_proxy_healthz_total",
-            "[ALPHA] Cumulative proxy healthz HTTP status",
-            "/healthz",
-        ),
-        checks(
-            "kubeproxy_proxy_livez_total",
-            "[ALPHA] Cumulative proxy livez HTTP status",
-            "/livez",
-        ),
+        time("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", counts.queued),
+        time("kubeproxy_sync_proxy_rules_last_timestamp_seconds", counts.updated),
+        checks("kubeproxy_proxy_healthz_total", "/healthz"),
+        checks("kubeproxy_proxy_livez_total", "/livez"),
     ]
 }
 

@@ -44,8 +44,7 @@ impl PullTimes {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let each = all.iter();
         let each = each.flat_map(|(size, took)| took.samples(&BOUNDS, &[("image_size_in_bytes", *size)]));
-        let help = "[ALPHA] Duration in seconds to pull an image.";
-        Family::new("histogram", "kubelet_image_pull_duration_seconds", help, each)
+        Family::new("kubelet_image_pull_duration_seconds", each)
     }
 }
 

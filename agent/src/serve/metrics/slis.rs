@@ -37,18 +37,8 @@ fn families(now: &[(&str, bool)], asked: &BTreeMap<(&'static str, bool), u64>) -
         (labels, Some(number(*count)))
     });
     [
-        Family::new(
-            "gauge",
-            "kubernetes_healthcheck",
-            "[STABLE] This metric records the result of a single healthcheck.",
-            now,
-        ),
-        Family::new(
-            "counter",
-            "kubernetes_healthchecks_total",
-            "[STABLE] This metric records the results of all healthcheck.",
-            asked,
-        ),
+        Family::new("kubernetes_healthcheck", now),
+        Family::new("kubernetes_healthchecks_total", asked),
     ]
 }
 
