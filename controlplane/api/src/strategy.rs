@@ -36,16 +36,22 @@ macro_rules! spec_and_status {
             self.status = Some(Default::default());
         }
 
+        $crate::kept_apart!();
+        $crate::spec_alone!();
+    };
+}
+
+/// Implements `Kind` functions for kinds with a spec and a status: an update keeps the status, an
+/// update of `status` keeps the spec.
+#[macro_export]
+macro_rules! kept_apart {
+    () => {
         fn prepare_update(&mut self, old: &Self) {
             self.status.clone_from(&old.status);
         }
 
         fn prepare_status(&mut self, old: &Self) {
             self.spec.clone_from(&old.spec);
-        }
-
-        fn spec_changed(&self, old: &Self) -> bool {
-            self.spec != old.spec
         }
     };
 }

@@ -49,13 +49,7 @@ impl Kind for Ingress {
         self.status = Some(no_status());
     }
 
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::kept_apart!();
 
     fn warnings(&self, old: Option<&Self>) -> Vec<String> {
         let class = self.spec.as_ref().and_then(|spec| spec.ingress_class_name.as_ref());

@@ -67,13 +67,7 @@ impl Kind for Job {
         label(&mut self.metadata, spec);
     }
 
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::kept_apart!();
 
     fn validate_status(&self, old: &Self) -> Vec<Invalid> {
         status::validate(self, old)

@@ -82,13 +82,7 @@ impl Kind for PersistentVolume {
         });
     }
 
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::kept_apart!();
 
     fn warnings(&self, _old: Option<&Self>) -> Vec<String> {
         let mut warnings = Vec::new();

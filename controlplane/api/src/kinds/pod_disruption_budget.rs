@@ -48,13 +48,7 @@ impl Kind for PodDisruptionBudget {
         self.status = Some(status);
     }
 
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::kept_apart!();
 
     crate::spec_alone!();
 

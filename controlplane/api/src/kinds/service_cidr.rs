@@ -44,13 +44,7 @@ impl Kind for ServiceCIDR {
         });
     }
 
-    fn prepare_update(&mut self, old: &Self) {
-        self.status.clone_from(&old.status);
-    }
-
-    fn prepare_status(&mut self, old: &Self) {
-        self.spec.clone_from(&old.spec);
-    }
+    crate::kept_apart!();
 
     fn validate(&self) -> Vec<Invalid> {
         validate(cidrs(self))
