@@ -34,15 +34,13 @@ impl Class {
 }
 
 impl Cgroups {
-    /// Returns the group of a sandbox of any class, or at the path that earlier versions of the
-    /// agent used; if there is none, the path that it would have.
+    /// Returns the group of a sandbox of any class; if there is none, the path that it would have.
     pub(crate) fn locate(&self, root: &Path, sandbox: &str) -> PathBuf {
         let places = || Class::ALL.iter().map(|class| root.join(class.folder()).join(sandbox));
         // A complete group is in each hierarchy.
         let complete = |mount: &Path| places().find(|group| mount.join(group).exists());
         let any = || places().find(|group| self.exists(group));
-        let old = || Some(root.join(sandbox)).filter(|group| self.exists(group));
-        let found = self.mounts().next().and_then(complete).or_else(any).or_else(old);
+        let found = self.mounts().next().and_then(complete).or_else(any);
         found.unwrap_or_else(|| root.join(PODS).join(sandbox))
     }
 
@@ -112,7 +110,6 @@ mod tests {
             ("one", "kubepods/one"),
             ("two", "kubepods/burstable/two"),
             ("three", "kubepods/besteffort/three"),
-            ("old", "old"),
             ("new", "kubepods/new"),
         ] {
             assert_eq!(cgroups.locate(root, name), root.join(place));

@@ -37,8 +37,6 @@ pub(super) const ORDER: &str = "logger.json";
 pub(super) const PID: &str = "logger.pid";
 /// Hidden subcommand.
 pub(crate) const COMMAND: &str = "log";
-/// Subcommand of a replacement logger in earlier versions of the agent.
-const AGAIN: &str = "log-again";
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
@@ -320,6 +318,5 @@ pub(super) fn process(directory: &Path) -> Option<OwnedFd> {
     // Skip a later process with the same PID.
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let command = line.split(|byte| *byte == 0).nth(1);
-    let own = [COMMAND, AGAIN].map(|own| Some(own.as_bytes())).contains(&command);
-    own.then_some(process)
+    (command == Some(COMMAND.as_bytes())).then_some(process)
 }

@@ -50,8 +50,7 @@ impl Stream {
 }
 
 /// Lists the rotated files of a log, newest first. Their names consist of the log's and the time of
-/// rotation, like the kubelet's (`pkg/kubelet/logs/container_log_manager.go`); those with numbers
-/// are from earlier versions.
+/// rotation, like the kubelet's (`pkg/kubelet/logs/container_log_manager.go`).
 pub fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     let name = log.file_name().unwrap_or_default();
     let suffix = |path: &Path| {
@@ -62,11 +61,7 @@ pub fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found: Vec<_> = entries
         .filter_map(|entry| Some((suffix(&entry.path())?, entry.path())))
         .collect();
-    found.sort_by(|(one, _), (other, _)| {
-        let (old, older) = (one.len() == 1, other.len() == 1);
-        old.cmp(&older)
-            .then_with(|| if old { one.cmp(other) } else { other.cmp(one) })
-    });
+    found.sort_by(|(one, _), (other, _)| other.cmp(one));
     Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
@@ -375,7 +370,11 @@ mod tests {
     fn rotated_logs_are_named_as_upstreams_and_the_oldest_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("0.log");
-        for (name, text) in [("0.log.1", "newer"), ("0.log.2", "older"), ("00.log.1", "another's")] {
+        for (name, text) in [
+            ("0.log.20250101-000002", "newer"),
+            ("0.log.20250101-000001", "older"),
+            ("00.log.1", "another's"),
+        ] {
             std::fs::write(directory.path().join(name), text).unwrap();
         }
         let mut log = LogFile::open(&path).unwrap();
