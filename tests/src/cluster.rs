@@ -12,15 +12,11 @@ pub mod agent;
 mod chaos;
 mod oracle;
 
-use std::{
-    fmt::Debug,
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering},
-    },
-    time::Duration,
-};
+use std::fmt::Debug;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -32,10 +28,8 @@ use store::Store;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::{
-    chaos::Chaos,
-    oracle::{Bounds, Violation, check_history},
-};
+pub use self::chaos::Chaos;
+pub use self::oracle::{Bounds, Violation, check_history};
 
 /// Start of the clusters' clocks.
 const EPOCH: i64 = 1_800_000_000;

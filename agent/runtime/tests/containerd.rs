@@ -13,7 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Daemon, Kind, Machine, connected, eventually, holders::parent};
+use common::holders::parent;
+use common::{Daemon, Kind, Machine, connected, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use runtime::{Event, SandboxSpec, State};

@@ -35,7 +35,9 @@ mod setup;
 mod storage;
 mod workloads;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::certificate::Request;
 use api::cidr::Cidr;

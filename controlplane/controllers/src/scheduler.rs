@@ -8,28 +8,26 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, name, uid};
 use controlplane_plan::placement::{Claims, Displacement, SchedulerCache, priority};
 use controlplane_plan::pod::{Pod, is_finished, node_of};
 use controlplane_plan::step::Severity;
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::{
-    bind::{Bound, NotBound},
-    metrics::{Outcome, SchedulerMetrics},
-    queue::SchedulingQueue,
-    refusal::{Nominated, make_room, note, refuse, report},
-};
+use self::bind::{Bound, NotBound};
+use self::metrics::{Outcome, SchedulerMetrics};
+use self::queue::SchedulingQueue;
+use self::refusal::{Nominated, make_room, note, refuse, report};
 use crate::machinery::cache::{Change, Key};
 use crate::machinery::driver::{Context, perform};
 use crate::machinery::events::SCHEDULER;

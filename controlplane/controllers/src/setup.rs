@@ -1,39 +1,30 @@
 //! Creates caches, watches and controllers, and starts them: the table of contents of this crate.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::go::architecture;
 use futures::FutureExt as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    Clients, Options,
-    access::{
-        accounts::{self, RootCertificates, TokenSecrets},
-        aggregation, certificates, signer,
-    },
-    machinery::{
-        cache::Key,
-        driver::{self, Context, Controller},
-        events::{self, Recorder},
-        kinds::Caches,
-        queue::Queue,
-    },
-    network::{cluster_dns, endpoints, load_balancers, service_ranges},
-    node::{nodes, pod_gc, ttl},
-    objects::{garbage, namespaces, quotas},
-    scheduler::{self, Scheduler},
-    storage::{
-        ephemeral,
-        protection::{self, Guard},
-        provisioner, volumes,
-    },
-    workloads::{autoscaling, cron_jobs, daemon_sets, deployments, disruption, jobs, replica_sets, stateful_sets},
+use crate::access::accounts::{self, RootCertificates, TokenSecrets};
+use crate::access::{aggregation, certificates, signer};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::{self, Context, Controller};
+use crate::machinery::events::{self, Recorder};
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
+use crate::network::{cluster_dns, endpoints, load_balancers, service_ranges};
+use crate::node::{nodes, pod_gc, ttl};
+use crate::objects::{garbage, namespaces, quotas};
+use crate::scheduler::{self, Scheduler};
+use crate::storage::protection::{self, Guard};
+use crate::storage::{ephemeral, provisioner, volumes};
+use crate::workloads::{
+    autoscaling, cron_jobs, daemon_sets, deployments, disruption, jobs, replica_sets, stateful_sets,
 };
+use crate::{Clients, Options};
 
 /// Prefix of the controllers' service accounts.
 const HOME: &str = "system:serviceaccount:kube-system:";

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::core::v1::NamespaceCondition, jiff::Timestamp};
+use k8s_openapi::api::core::v1::NamespaceCondition;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::seconds;
 

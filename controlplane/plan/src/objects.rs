@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{
-    Metadata,
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::Metadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::step::{Resource, Target};
 

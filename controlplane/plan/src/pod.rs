@@ -9,14 +9,13 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, Pod as Whole, PodCondition, PodSpec, PodStatus},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod as Whole, PodCondition, PodSpec, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-pub use self::{attempt::Attempt, pool::Pool};
+pub use self::attempt::Attempt;
+pub use self::pool::Pool;
 use crate::objects::{Map, Meta, Object, revision_of};
 
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -1,11 +1,13 @@
 //! Requests that a plan asks the driver to make.
 
-use std::{fmt, time::Duration};
+use std::fmt;
+use std::time::Duration;
 
 use api::kind::{Kind, Scope, Scoped};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::{
-    apps, authorization, autoscaling, batch, certificates, coordination, core, core::v1::ObjectReference, discovery,
-    networking, policy, rbac, storage,
+    apps, authorization, autoscaling, batch, certificates, coordination, core, discovery, networking, policy, rbac,
+    storage,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;

@@ -1,7 +1,11 @@
 //! A node: the real agent over the simulated runtime, network and images.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use agent::images::{Failure, Sim, Source};
 use agent::{Config, Parts};

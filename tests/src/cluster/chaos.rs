@@ -1,21 +1,15 @@
 //! A lossy network: it drops requests before they arrive and responses after they took effect, and
 //! breaks watches midway.
 
-use std::{
-    collections::BTreeMap,
-    convert::Infallible,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    task::{Context, Poll},
-};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 
 use axum::body::Body;
-use futures::{
-    FutureExt, StreamExt,
-    future::{BoxFuture, Either},
-};
+use futures::future::{BoxFuture, Either};
+use futures::{FutureExt, StreamExt};
 use http::{Request, Response};
 use serde_json::{Value, json};
 use tower::Service;

@@ -7,10 +7,8 @@ use store::{EventKind, Prefix};
 use tests::cluster::{Bounds, Cluster, check_history};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    DEPLOYMENTS, PODS, autoscaling, deployment, jobs, seeds,
-    workloads::{DAEMON_SETS, STATEFUL_SETS, workload},
-};
+use crate::workloads::{DAEMON_SETS, STATEFUL_SETS, workload};
+use crate::{DEPLOYMENTS, PODS, autoscaling, deployment, jobs, seeds};
 
 const DOOMED: &str = "doomed";
 

@@ -1,7 +1,9 @@
 //! Schedules of `CronJob`s: cron's five fields or a descriptor such as `@daily`, with the syntax
 //! and errors of the library that upstream uses (`vendor/github.com/robfig/cron/v3`).
 
-use k8s_openapi::jiff::{SignedDuration, Span, Timestamp, civil::DateTime, tz::Offset, tz::TimeZone};
+use k8s_openapi::jiff::civil::DateTime;
+use k8s_openapi::jiff::tz::{Offset, TimeZone};
+use k8s_openapi::jiff::{SignedDuration, Span, Timestamp};
 
 /// Cron schedule.
 #[derive(Clone, Debug, Eq, PartialEq)]

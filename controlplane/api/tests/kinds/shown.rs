@@ -1,6 +1,7 @@
 //! Columns that `kubectl get` shows.
 
-use controlplane_api::{KINDS, find, table::age};
+use controlplane_api::table::age;
+use controlplane_api::{KINDS, find};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -51,7 +51,8 @@ fn some(text: &str) -> Option<String> {
 }
 
 fn container() -> core::Container {
-    use k8s_pb::apimachinery::pkg::{api::resource::Quantity, util::intstr::IntOrString};
+    use k8s_pb::apimachinery::pkg::api::resource::Quantity;
+    use k8s_pb::apimachinery::pkg::util::intstr::IntOrString;
     core::Container {
         name: some("nginx"),
         image: some("nginx:1.14.2"),

@@ -4,17 +4,17 @@
 
 pub(crate) mod legacy_tokens;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use controlplane_plan::objects::{Meta as _, Object, uid};
 use controlplane_plan::step::{CONFIG_MAPS, Outcome, Plan, Resource, SECRETS, SERVICE_ACCOUNTS, Step, Target};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::Sign;

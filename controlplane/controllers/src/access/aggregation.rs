@@ -7,7 +7,10 @@ use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Plans the rules of each role with an aggregation rule.
 pub(crate) struct Aggregation(pub(crate) Arc<Caches>);

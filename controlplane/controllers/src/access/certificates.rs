@@ -1,9 +1,11 @@
 //! Controllers of certificate signing requests: approve those of nodes' agents, sign approved ones,
 //! and delete old ones.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use controlplane_plan::access::certificates::{self, Act, Right};
 use controlplane_plan::objects::target;
 use controlplane_plan::step::{ACCESS_REVIEWS, SIGNING_REQUESTS};
@@ -12,16 +14,12 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::{
-    Certify,
-    machinery::{
-        cache::Key,
-        driver::Context,
-        kinds::Caches,
-        queue::Queue,
-        request::{self, Error, JSON},
-    },
-};
+use crate::Certify;
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON};
 
 /// Delay before a failed request to the server is retried.
 const RETRY: Duration = Duration::from_secs(5);

@@ -1,12 +1,11 @@
 //! Bootstrap signer: signs `kube-public/cluster-info` with each bootstrap token, so that new nodes
 //! that know the token can verify it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
-};
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use controlplane_plan::step::CONFIG_MAPS;
 use http::Method;
 use k8s_openapi::jiff::Timestamp;

@@ -2,12 +2,10 @@
 
 mod place;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    ops::Bound,
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::Bound;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use controlplane_plan::objects::{Meta, Object};
 use serde::de::DeserializeOwned;

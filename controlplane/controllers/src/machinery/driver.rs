@@ -8,25 +8,25 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 
 use controlplane_plan::step::{Plan, Resource, Target};
 use controlplane_plan::workloads::rollout::Failure;
-use futures::{StreamExt, stream::FuturesUnordered};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 use tracing::{debug, error, warn};
 
 pub(crate) use self::perform::perform;
-use crate::{
-    Clock,
-    machinery::{cache::Key, events::Recorder, kinds::Caches, queue::Queue},
-};
+use crate::Clock;
+use crate::machinery::cache::Key;
+use crate::machinery::events::Recorder;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Keys whose steps are performed at once.
 const IN_FLIGHT: usize = 64;

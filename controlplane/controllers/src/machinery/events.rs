@@ -2,26 +2,23 @@
 //! again, and writes with a delay: events must not compete for the processors with the work that
 //! they report. At the end of the process all queued events are written at once.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
 
 use controlplane_plan::node::node_health::EVICTED;
 use controlplane_plan::step::{EVENTS, Note, PatchKind, Target};
 use http::Method;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::{Clock, machinery::request};
+use crate::Clock;
+use crate::machinery::request;
 
 /// Capacity of the queue of events; more are dropped, as events are best effort.
 const WAITING: usize = 4096;

@@ -3,7 +3,8 @@
 mod caches;
 pub(crate) mod contents;
 
-use api::{intern, kinds::custom_resource_definition::names::is_true};
+use api::intern;
+use api::kinds::custom_resource_definition::names::is_true;
 use controlplane_plan::network::endpoints;
 use controlplane_plan::objects::{Meta, Object, controller_of};
 use controlplane_plan::pod::node_of;
@@ -11,16 +12,12 @@ use controlplane_plan::pod::{Metadata, Pod, Pool};
 use controlplane_plan::step::Resource;
 use controlplane_plan::storage::{claim_class, claim_of, volume_class, volume_of};
 use controlplane_plan::workloads::replicas::ReplicationController;
-use k8s_openapi::{
-    api::{
-        apps::v1::{DaemonSet, ReplicaSet, StatefulSet},
-        batch::v1::Job,
-        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-        discovery::v1::EndpointSlice,
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
 pub(crate) use self::caches::{AnyCache, Caches, Listener, resource_of, stored_kinds};

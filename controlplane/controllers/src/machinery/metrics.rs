@@ -5,7 +5,9 @@ pub(crate) mod page;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::page::Page;
-use crate::{machinery::queue::Measured, scheduler::Scheduler, workloads::jobs::JobMetrics};
+use crate::machinery::queue::Measured;
+use crate::scheduler::Scheduler;
+use crate::workloads::jobs::JobMetrics;
 
 /// Sources of the metrics. All clones are the same; the owner of the controllers keeps one and
 /// renders its text.

@@ -1,13 +1,12 @@
 //! Work queue of keys: each is in it at most once, so it is never longer than the number of
 //! objects, and is processed by one at a time (`client-go/util/workqueue/queue.go`).
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::machinery::metrics::page::Buckets;
 

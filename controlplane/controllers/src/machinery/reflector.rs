@@ -1,18 +1,20 @@
 //! Keeps a cache in sync with the server: lists, then watches, and lists again only if the watch
 //! cannot be resumed.
 
-use std::{fmt, io, iter, marker::PhantomData, sync::Arc, time::Duration};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io, iter};
 
 use controlplane_plan::step::Resource;
 use futures::{AsyncBufReadExt as _, TryStreamExt as _};
 use http::{Method, Request};
 use kube::core::Status;
-use serde::{
-    Deserialize, Deserializer,
-    de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
-};
+use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -353,12 +355,11 @@ fn is_cut_off(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::atomic::{AtomicU32, Ordering},
-    };
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
-    use controlplane_plan::{pod::Pod, step::PODS};
+    use controlplane_plan::pod::Pod;
+    use controlplane_plan::step::PODS;
     use kube::client::Body;
 
     use super::*;

@@ -5,18 +5,15 @@ use std::sync::Arc;
 use controlplane_plan::network::endpoints::cluster_dns::{self, NAME, NAMESPACE};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::{core::v1::Node, discovery::v1::EndpointSlice},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, of_service, service_of},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, of_service, service_of};
+use crate::machinery::queue::Queue;
 
 /// Name of the default Service CIDR.
 const RANGE: &str = "kubernetes";

@@ -8,17 +8,14 @@ use controlplane_plan::objects::Meta as _;
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::{core::v1::Service, discovery::v1::EndpointSlice},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, of_service, on_node, service_of},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, of_service, on_node, service_of};
+use crate::machinery::queue::Queue;
 
 /// Plans endpoint slices; a key is a Service.
 pub(crate) struct EndpointSlices(pub(crate) Arc<Caches>);

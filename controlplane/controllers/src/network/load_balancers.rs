@@ -5,17 +5,14 @@ use std::sync::Arc;
 use controlplane_plan::network::load_balancers::{self, Addresses, addresses_of, is_balanced, is_local, links};
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::{core::v1::Node, discovery::v1::EndpointSlice},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, of_service, service_of},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, of_service, service_of};
+use crate::machinery::queue::Queue;
 
 /// Plans Services; a key is a Service.
 pub(crate) struct LoadBalancers {

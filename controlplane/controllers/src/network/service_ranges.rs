@@ -1,6 +1,7 @@
 //! Controller of Service CIDRs: protects them while they are in use.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use controlplane_plan::network::service_ranges;
 use controlplane_plan::objects::{Meta as _, Object as _, name};
@@ -8,7 +9,10 @@ use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Plans each range.
 pub(crate) struct ServiceRanges(pub(crate) Arc<Caches>);

@@ -1,10 +1,8 @@
 //! Node controllers: health, taints, evictions; pod CIDRs.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::node::node_health::{self, Marked, Pace, Pulse, Scheduled, Snapshot, Tainted, Zones, is_ready};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges, Recorded};
@@ -13,18 +11,14 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::pod::node_of;
 use controlplane_plan::step::{NODES, Note, Plan, Severity, Step};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::core::v1::{Node, ObjectReference},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, on_node},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, on_node};
+use crate::machinery::queue::Queue;
 
 const LEASES: &str = "kube-node-lease";
 

@@ -3,11 +3,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::node::pod_gc;
 use controlplane_plan::objects::{Meta as _, uid};
@@ -17,12 +15,10 @@ use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, on_node},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, on_node};
+use crate::machinery::queue::Queue;
 
 /// Time that a node must be missing before its pods are deleted.
 const QUARANTINE: Duration = Duration::from_secs(40);

@@ -1,17 +1,19 @@
 //! Controller of the annotation with the TTL of the agents' caches.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use controlplane_plan::node::ttl;
 use controlplane_plan::objects::annotation;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Plans the annotation of each node.
 pub(crate) struct Ttl {

@@ -1,10 +1,8 @@
 //! Garbage collector: watches the metadata of all kinds and maintains the graph of owners.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::garbage::{Graph, Item};
 use controlplane_plan::objects::uid;
@@ -13,18 +11,17 @@ use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::jiff::Timestamp;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use tokio::{sync::Notify, task::JoinSet};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::machinery::{
-    cache::{Cache, Key},
-    driver::{Context, Controller},
-    elsewhere::{self, Elsewhere},
-    kinds::{AnyCache as _, Caches, Listener, Partial, defined, stored_kinds},
-    queue::Queue,
-    reflector,
-};
+use crate::machinery::cache::{Cache, Key};
+use crate::machinery::driver::{Context, Controller};
+use crate::machinery::elsewhere::{self, Elsewhere};
+use crate::machinery::kinds::{AnyCache as _, Caches, Listener, Partial, defined, stored_kinds};
+use crate::machinery::queue::Queue;
+use crate::machinery::reflector;
 
 /// The time between two discoveries of the kinds of aggregated API servers.
 const DISCOVERY: Duration = Duration::from_secs(30);

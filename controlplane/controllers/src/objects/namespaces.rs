@@ -1,30 +1,29 @@
 //! Namespace controller: deletes the content of a namespace that is being deleted, reports the
 //! remaining content, and then finalizes the namespace.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use controlplane_plan::{
-    namespaces::{self, Remains},
-    objects::{Meta as _, target},
-    step::{DEFINITIONS, NAMESPACES, PODS, PatchKind, Resource},
-};
-use futures::{StreamExt, stream::FuturesUnordered};
+use controlplane_plan::namespaces::{self, Remains};
+use controlplane_plan::objects::{Meta as _, target};
+use controlplane_plan::step::{DEFINITIONS, NAMESPACES, PODS, PatchKind, Resource};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use http::Method;
-use k8s_openapi::{
-    List, api::core::v1::Namespace, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::List;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
-use crate::machinery::{
-    cache::Key,
-    driver::Context,
-    elsewhere::{self, Elsewhere},
-    kinds::{Caches, defined, stored_kinds},
-    queue::Queue,
-    request::{self, Error, JSON, escape},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::elsewhere::{self, Elsewhere};
+use crate::machinery::kinds::{Caches, defined, stored_kinds};
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON, escape};
 
 /// Namespaces whose content is deleted at once.
 const IN_FLIGHT: usize = 16;

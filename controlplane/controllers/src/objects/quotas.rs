@@ -1,28 +1,28 @@
 //! Quota controller: counts the usage of new or changed quotas. After that the server itself
 //! updates `used` with every commit, so this only resyncs at long intervals.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
-use api::{pod::Resources, quantity::Quantity, quota, registration::Registration};
+use api::pod::Resources;
+use api::quantity::Quantity;
+use api::quota;
+use api::registration::Registration;
 use controlplane_plan::step::{RESOURCE_QUOTAS, Resource};
 use http::Method;
-use k8s_openapi::{api::core::v1::ResourceQuota, apimachinery::pkg::api::resource::Quantity as Text};
+use k8s_openapi::api::core::v1::ResourceQuota;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::debug;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Context,
-    elsewhere,
-    kinds::{Caches, defined, resource_of},
-    queue::Queue,
-    request::{self, Error, JSON, escape},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::elsewhere;
+use crate::machinery::kinds::{Caches, defined, resource_of};
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON, escape};
 
 /// Interval between two full counts, as upstream.
 const RESYNC: Duration = Duration::from_mins(5);

@@ -1,7 +1,9 @@
 //! Binding of a pod: first of its claims, then of the pod. Binding to the same node again is
 //! harmless, so an unanswered request is simply repeated.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, annotation, name, target, uid};
 use controlplane_plan::placement::Bond;
@@ -16,11 +18,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::Attempts;
-use crate::machinery::{
-    cache::Key,
-    driver::Context,
-    request::{self, Error},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::request::{self, Error};
 
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(20);

@@ -1,19 +1,17 @@
 //! The scheduler's view of a pod's claims.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use controlplane_plan::{
-    objects::{Meta as _, name},
-    placement::{Claim, Claims, claims::names},
-    pod::Pod,
-    storage::{claim_class, volume_of},
-};
+use controlplane_plan::objects::{Meta as _, name};
+use controlplane_plan::placement::claims::names;
+use controlplane_plan::placement::{Claim, Claims};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::storage::{claim_class, volume_of};
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-use crate::machinery::{
-    cache::Key,
-    kinds::{Caches, for_claim, in_class},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::kinds::{Caches, for_claim, in_class};
 
 /// Collects a pod's claims, their classes, and candidate volumes.
 pub(super) fn of(caches: &Caches, pod: &Pod) -> Claims {

@@ -180,7 +180,8 @@ mod tests {
     use controlplane_plan::pod::Pod;
 
     use super::*;
-    use crate::{machinery::cache::Key, scheduler::queue::SchedulingQueue};
+    use crate::machinery::cache::Key;
+    use crate::scheduler::queue::SchedulingQueue;
 
     #[tokio::test(start_paused = true)]
     async fn pods_are_counted_on_their_way() {

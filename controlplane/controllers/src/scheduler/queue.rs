@@ -1,10 +1,8 @@
 //! The scheduling queue: active pods by priority, pods in backoff, and unschedulable pods.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use controlplane_plan::placement::{follows_pods, priority};
 use controlplane_plan::pod::Pod;

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use controlplane_plan::{
-    objects::{Meta as _, seconds, target, uid},
-    placement::{Claims, Displacement, Preemption, SchedulerCache, Unplaceable},
-    pod::Pod,
-    step::{Note, PODS, PatchKind, Severity},
-};
+use controlplane_plan::objects::{Meta as _, seconds, target, uid};
+use controlplane_plan::placement::{Claims, Displacement, Preemption, SchedulerCache, Unplaceable};
+use controlplane_plan::pod::Pod;
+use controlplane_plan::step::{Note, PODS, PatchKind, Severity};
 use futures::future::BoxFuture;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 use tracing::{debug, info};
 
 use super::Bound;
-use crate::machinery::{cache::Key, driver::Context, events::SCHEDULER, request};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::events::SCHEDULER;
+use crate::machinery::request;
 
 /// Nominated node to set in a pod's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,10 @@ use controlplane_plan::storage::ephemeral;
 use controlplane_plan::workloads::rollout::Failure;
 use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{cache::Key, driver::Controller, kinds::Caches, queue::Queue};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Source component of events.
 pub(crate) const COMPONENT: &str = "ephemeral_volume";

@@ -2,7 +2,8 @@
 //! is bound to, and of classes of attributes that neither has, when they are deleted. Before that, they
 //! put back finalizers that somebody removed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, Object};
 use controlplane_plan::placement;

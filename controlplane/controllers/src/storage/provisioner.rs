@@ -2,38 +2,29 @@
 //! agent keeps. The agent is reached through the API server's proxy, like logs, so only the API
 //! server connects to agents.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
-use controlplane_plan::{
-    objects::{name, target, uid},
-    step::{CLAIMS, NODES, Note, PatchKind, Severity, Target, VOLUMES},
-    storage::{
-        SELECTED_NODE, claim_class,
-        provision::{self, End, FINALIZER, News, Request},
-        volume_of,
-    },
-};
-use futures::{StreamExt, stream::FuturesUnordered};
+use controlplane_plan::objects::{name, target, uid};
+use controlplane_plan::step::{CLAIMS, NODES, Note, PatchKind, Severity, Target, VOLUMES};
+use controlplane_plan::storage::provision::{self, End, FINALIZER, News, Request};
+use controlplane_plan::storage::{SELECTED_NODE, claim_class, volume_of};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use http::Method;
-use k8s_openapi::{
-    Metadata,
-    api::{
-        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::Metadata;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
-use crate::machinery::{
-    cache::Key,
-    driver::Context,
-    kinds::Caches,
-    queue::Queue,
-    request::{self, Error, JSON},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
+use crate::machinery::request::{self, Error, JSON};
 
 /// Source component of events.
 pub(crate) const COMPONENT: &str = provision::NAME;

@@ -1,10 +1,8 @@
 //! Controllers of claims and volumes, which share an account and a source of events, as upstream.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, name, uid};
 use controlplane_plan::placement::claims::names;
@@ -15,17 +13,13 @@ use controlplane_plan::storage::claims::{self, Scene};
 use controlplane_plan::storage::volumes::{self, Claim};
 use controlplane_plan::storage::{claim_class, claim_of, default_class, is_bound, is_default, volume_class, volume_of};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, for_claim, in_class, on_volume},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, for_claim, in_class, on_volume};
+use crate::machinery::queue::Queue;
 
 /// Source component of events.
 pub(crate) const COMPONENT: &str = "persistentvolume-controller";

@@ -4,24 +4,27 @@ mod fetch;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use api::selector::LabelSelector;
 use controlplane_plan::objects::{Meta as _, target};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{AUTOSCALERS, PatchKind, Target};
 use controlplane_plan::workloads::autoscaling::{self, Memory, Next, Round, Scale, Unfit};
-use futures::{StreamExt as _, stream::FuturesUnordered};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use serde_json::{Value, json};
 use tracing::debug;
 
 use self::fetch::MetricsClient;
-use crate::machinery::{cache::Key, driver::Context, kinds::Caches, queue::Queue, request};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Context;
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
+use crate::machinery::request;
 
 /// Interval between two syncs of an autoscaler (`--horizontal-pod-autoscaler-sync-period`).
 const SYNC_PERIOD: Duration = Duration::from_secs(15);

@@ -1,25 +1,19 @@
 //! The `CronJob` controller.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use controlplane_plan::objects::{Meta as _, controller_of, uid};
 use controlplane_plan::step::{CRON_JOBS, Plan, Target};
 use controlplane_plan::workloads::cron_job::{self, Snapshot};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::batch::v1::{CronJob, Job},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::Key,
-    driver::Controller,
-    kinds::{Caches, owned_by},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, owned_by};
+use crate::machinery::queue::Queue;
 
 /// Plans `CronJob`s.
 pub(crate) struct CronJobs {

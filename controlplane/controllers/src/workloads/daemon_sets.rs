@@ -7,20 +7,15 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::daemon_sets::{self, Backoff, Snapshot};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::{apps::v1::ControllerRevision, core::v1::Node},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::{
-    machinery::{
-        cache::Key,
-        driver::Controller,
-        kinds::{Caches, owned_by, unmanaged},
-        queue::Queue,
-    },
-    workloads::replica_sets::wake_owners,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, owned_by, unmanaged};
+use crate::machinery::queue::Queue;
+use crate::workloads::replica_sets::wake_owners;
 
 /// Plans `DaemonSet`s.
 pub(crate) struct DaemonSets {

@@ -6,20 +6,14 @@ use controlplane_plan::objects::{Meta as _, controller_of, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::{self, Failure, Snapshot};
-use k8s_openapi::{
-    api::apps::v1::{Deployment, ReplicaSet},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::jiff::Timestamp;
 
-use crate::{
-    machinery::{
-        cache::Key,
-        driver::Controller,
-        kinds::{Caches, owned_by},
-        queue::Queue,
-    },
-    workloads::replica_sets::wake_owners,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, owned_by};
+use crate::machinery::queue::Queue;
+use crate::workloads::replica_sets::wake_owners;
 
 /// Plans Deployments.
 pub(crate) struct Deployments(pub(crate) Arc<Caches>);

@@ -3,10 +3,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::selector::LabelSelector;
 use controlplane_plan::objects::{Meta as _, controller_of, name, uid};
@@ -14,16 +12,14 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{Plan, Resource, Step, Target};
 use controlplane_plan::workloads::disruption::{self, Manager, Member};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{
-    api::policy::v1::PodDisruptionBudget, apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp,
-};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::{Cache, Cached, Key},
-    driver::{Controller, Size},
-    kinds::Caches,
-    queue::Queue,
-};
+use crate::machinery::cache::{Cache, Cached, Key};
+use crate::machinery::driver::{Controller, Size};
+use crate::machinery::kinds::Caches;
+use crate::machinery::queue::Queue;
 
 /// Plans budgets; a key is a budget.
 pub(crate) struct Disruption {

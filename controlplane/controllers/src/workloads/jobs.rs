@@ -3,26 +3,23 @@
 
 mod metrics;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, controller_of, matches, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{JOBS, Plan};
 use controlplane_plan::workloads::job::{self, Backoff, Snapshot};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 
 pub(crate) use self::metrics::JobMetrics;
-use crate::machinery::{
-    cache::Key,
-    driver::{Controller, Done},
-    kinds::{Caches, owned_by, unmanaged},
-    queue::Queue,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::{Controller, Done};
+use crate::machinery::kinds::{Caches, owned_by, unmanaged};
+use crate::machinery::queue::Queue;
 
 /// Number of active pods above which a Job is not planned for each of their changes, and the time in which changes are
 /// gathered (`syncJobBatchPeriod` of `pkg/controller/job/job_controller.go` is a second, for all Jobs).

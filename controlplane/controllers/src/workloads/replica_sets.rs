@@ -7,14 +7,13 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{Plan, REPLICA_SETS, REPLICATION_CONTROLLERS};
 use controlplane_plan::workloads::replicas::{self, Snapshot};
 use controlplane_plan::workloads::rollout::Failure;
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::LabelSelector, jiff::Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::machinery::{
-    cache::{Cache, Cached, Key},
-    driver::Controller,
-    kinds::{Caches, owned_by, unmanaged},
-    queue::Queue,
-};
+use crate::machinery::cache::{Cache, Cached, Key};
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, owned_by, unmanaged};
+use crate::machinery::queue::Queue;
 
 /// Plans ReplicaSets.
 pub(crate) struct ReplicaSets(pub(crate) Arc<Caches>);

@@ -7,17 +7,14 @@ use controlplane_plan::pod::Pod;
 use controlplane_plan::step::Plan;
 use controlplane_plan::workloads::rollout::Failure;
 use controlplane_plan::workloads::stateful_sets::{self, Backoff, Snapshot};
-use k8s_openapi::{api::apps::v1::ControllerRevision, jiff::Timestamp};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::jiff::Timestamp;
 
-use crate::{
-    machinery::{
-        cache::Key,
-        driver::Controller,
-        kinds::{Caches, owned_by, unmanaged},
-        queue::Queue,
-    },
-    workloads::replica_sets::wake_owners,
-};
+use crate::machinery::cache::Key;
+use crate::machinery::driver::Controller;
+use crate::machinery::kinds::{Caches, owned_by, unmanaged};
+use crate::machinery::queue::Queue;
+use crate::workloads::replica_sets::wake_owners;
 
 /// Plans `StatefulSet`s.
 pub(crate) struct StatefulSets {

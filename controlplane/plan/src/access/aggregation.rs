@@ -6,10 +6,8 @@ use api::selector::LabelSelector;
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use serde_json::json;
 
-use crate::{
-    objects::{name, target},
-    step::{CLUSTER_ROLES, Plan},
-};
+use crate::objects::{name, target};
+use crate::step::{CLUSTER_ROLES, Plan};
 
 /// Makes the plan for one role. `all` holds all cluster roles in the order of their names.
 pub fn plan(role: &ClusterRole, all: &[Arc<ClusterRole>]) -> Plan {

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use api::certificate::{self, AlternativeName, CLIENT, NODE_CLIENT, NODE_SERVING, Request, Unfit, is_the_servers};
 use api::kinds::certificate_signing_request::conditions;
-use k8s_openapi::{
-    api::certificates::v1::CertificateSigningRequest,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// Time that a request is kept after it was issued, denied or failed.
 const KEPT: SignedDuration = SignedDuration::from_hours(1);

@@ -3,7 +3,9 @@
 //! use they are marked as invalid, and another year later they are deleted.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use k8s_openapi::jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
+use k8s_openapi::jiff::civil::Date;
+use k8s_openapi::jiff::tz::TimeZone;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// `ConfigMap` with the day since which uses are tracked.
 pub const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";

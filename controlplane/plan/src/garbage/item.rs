@@ -1,15 +1,17 @@
 //! A node of the graph of owners.
 
-use std::{borrow::Borrow, cmp::Ordering, collections::BTreeSet, fmt, sync::Arc};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use super::FOREGROUND;
-use crate::{
-    objects::{Meta, Whatever},
-    step::{Outcome, Propagation, Resource, Step, Target},
-};
+use crate::objects::{Meta, Whatever};
+use crate::step::{Outcome, Propagation, Resource, Step, Target};
 
 /// An object with its owner references. The object itself is shared with the cache; two items are
 /// equal if their uids are.

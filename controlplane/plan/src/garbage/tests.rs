@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
-use k8s_openapi::{api::core::v1::ConfigMap, jiff::Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Graph, Item};

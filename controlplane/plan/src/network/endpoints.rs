@@ -10,10 +10,8 @@ mod slices;
 mod tests;
 mod topology;
 
-use k8s_openapi::{
-    api::core::v1::{Container, ObjectReference, Service, ServicePort},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Service, ServicePort};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::objects::{Map, Meta as _, name, uid};
 use crate::pod::Pod;

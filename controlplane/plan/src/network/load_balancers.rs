@@ -9,16 +9,15 @@
 mod announced;
 mod pool;
 
-use std::{cmp::Reverse, collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use api::cidr::Cidr;
-use k8s_openapi::{
-    api::{
-        core::v1::{Node, Service},
-        discovery::v1::EndpointSlice,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 pub use announced::{is_local, links};

@@ -1,15 +1,17 @@
 //! Service CIDRs: a finalizer protects each for as long as an address needs it.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::cidr::Cidr;
-use k8s_openapi::{api::networking::v1::ServiceCIDR, apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{
-    objects::{name, seconds, target},
-    step::{Plan, SERVICE_RANGES, Step},
-};
+use crate::objects::{name, seconds, target};
+use crate::step::{Plan, SERVICE_RANGES, Step};
 
 /// Finalizer that protects a range.
 pub const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";

@@ -3,11 +3,9 @@
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{
-    objects::{Meta as _, seconds, target},
-    pod::Pod,
-    step::{PODS, Severity, Step},
-};
+use crate::objects::{Meta as _, seconds, target};
+use crate::pod::Pod;
+use crate::step::{PODS, Severity, Step};
 
 /// Reason and message of the `DisruptionTarget` condition.
 #[derive(Debug, Clone, Copy)]

@@ -11,21 +11,15 @@ mod zones;
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::{Node, NodeCondition, Taint},
-    },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{
-    objects::{name, seconds, target},
-    pod::Pod,
-    step::{NODES, Plan, Severity, Step},
-};
+use crate::objects::{name, seconds, target};
+use crate::pod::Pod;
+use crate::step::{NODES, Plan, Severity, Step};
 use eviction::Clock;
 pub use eviction::{EVICTED, Scheduled, Tainted};
 pub use marked::Marked;

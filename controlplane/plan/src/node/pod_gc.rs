@@ -1,18 +1,15 @@
 //! Pod garbage collection: pods that no agent will end, and finished pods above a threshold
 //! (`pkg/controller/podgc/gc_controller.go`).
 
-use k8s_openapi::{api::core::v1::Node, jiff::Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use crate::{
-    node::{
-        departure::{Why, mark},
-        node_health::is_ready,
-    },
-    objects::{Meta as _, target},
-    pod::{Pod, is_finished, node_of},
-    step::{Outcome, PODS, Step},
-};
+use crate::node::departure::{Why, mark};
+use crate::node::node_health::is_ready;
+use crate::objects::{Meta as _, target};
+use crate::pod::{Pod, is_finished, node_of};
+use crate::step::{Outcome, PODS, Step};
 
 /// Number of finished pods that are kept.
 pub const THRESHOLD: usize = 12_500;

@@ -4,10 +4,8 @@
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 
-use crate::{
-    objects::{annotation, target},
-    step::{NODES, Plan},
-};
+use crate::objects::{annotation, target};
+use crate::step::{NODES, Plan};
 
 /// Annotation that holds a node's TTL in seconds.
 pub const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";

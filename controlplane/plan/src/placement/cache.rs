@@ -1,11 +1,9 @@
 //! The scheduler's cache: nodes and the pods on them.
 
-use std::{
-    borrow::Cow,
-    cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{ContainerImage, Node, PodAffinityTerm, WeightedPodAffinityTerm};

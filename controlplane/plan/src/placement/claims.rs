@@ -1,20 +1,18 @@
 //! Claims of a pod: nodes from which their volumes are accessible, and bindings and provisionings
 //! once a node is chosen.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm},
-    storage::v1::StorageClass,
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
+use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::{Misfit, Placed, SchedulerCache, affinity::selects};
-use crate::{
-    objects::{Meta as _, annotation, name, uid},
-    pod::Pod,
-    storage::{
-        NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, volume_of, waits,
-    },
+use super::affinity::selects;
+use super::{Misfit, Placed, SchedulerCache};
+use crate::objects::{Meta as _, annotation, name, uid};
+use crate::pod::Pod;
+use crate::storage::{
+    NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, volume_of, waits,
 };
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";

@@ -4,7 +4,8 @@ use api::pod::ending::may_restart_all;
 pub use api::pod::taints::{tolerates, untolerated};
 use k8s_openapi::api::core::v1::{Affinity, Node, NodeAffinity, PodSpec, Taint, Toleration};
 
-use super::{Misfit, Place, PodRequests, affinity, requests::conflict};
+use super::requests::conflict;
+use super::{Misfit, Place, PodRequests, affinity};
 use crate::objects::name;
 use crate::pod::Pod;
 use crate::pod::node_of;

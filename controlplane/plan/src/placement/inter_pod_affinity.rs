@@ -1,6 +1,7 @@
 //! Inter-pod affinity and anti-affinity within a topology such as a node or a zone.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use k8s_openapi::api::core::v1::{Node, PodAffinityTerm};
 

@@ -18,12 +18,10 @@ mod unschedulable;
 
 pub use api::pod::affinity;
 
-pub use self::{
-    cache::{Place, Placed, SchedulerCache, priority},
-    claims::{Bond, Claim, Claims},
-    inter_pod_affinity::follows_pods,
-    preemption::Displacement,
-    requests::{HostPort, PodRequests, Resources},
-    score::Score,
-    unschedulable::{Misfit, Preemption, Unplaceable},
-};
+pub use self::cache::{Place, Placed, SchedulerCache, priority};
+pub use self::claims::{Bond, Claim, Claims};
+pub use self::inter_pod_affinity::follows_pods;
+pub use self::preemption::Displacement;
+pub use self::requests::{HostPort, PodRequests, Resources};
+pub use self::score::Score;
+pub use self::unschedulable::{Misfit, Preemption, Unplaceable};

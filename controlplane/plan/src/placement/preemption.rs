@@ -1,11 +1,15 @@
 //! Preemption: chooses the node where it costs least, and as few victims of as low a priority as
 //! possible.
 
-use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use k8s_openapi::{api::policy::v1::PodDisruptionBudget, jiff::Timestamp};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
 
-use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, priority, schedule::Judge};
+use super::schedule::Judge;
+use super::{Claims, Place, Placed, PodRequests, SchedulerCache, Unplaceable, priority};
 use crate::node::departure::{Why, delete, mark};
 use crate::objects::{Meta as _, matches, name, uid};
 use crate::pod::Pod;

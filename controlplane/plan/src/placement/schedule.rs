@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::{
-    Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable,
-    claims::Exclusive,
-    filters::{self, Verdict},
-    inter_pod_affinity::InterPodAffinity,
-    priority,
-    score::{self, Images},
-    spread::Spread,
-};
+use super::claims::Exclusive;
+use super::filters::{self, Verdict};
+use super::inter_pod_affinity::InterPodAffinity;
+use super::score::{self, Images};
+use super::spread::Spread;
+use super::{Claims, Misfit, Place, Placed, PodRequests, Preemption, SchedulerCache, Score, Unplaceable, priority};
 use crate::objects::{Meta as _, uid};
 use crate::pod::Pod;
 

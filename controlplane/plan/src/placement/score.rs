@@ -1,13 +1,15 @@
 //! Ranks the feasible nodes: the lowest score wins. The order of the fields is the policy; upstream
 //! weighs the same criteria in a sum.
 
-use std::{borrow::Cow, cmp::Reverse};
+use std::borrow::Cow;
+use std::cmp::Reverse;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::{
-    Place, PodRequests, SchedulerCache, filters::Verdict, inter_pod_affinity::InterPodAffinity, spread::Spread,
-};
+use super::filters::Verdict;
+use super::inter_pod_affinity::InterPodAffinity;
+use super::spread::Spread;
+use super::{Place, PodRequests, SchedulerCache};
 use crate::objects::controller_of;
 use crate::pod::Pod;
 

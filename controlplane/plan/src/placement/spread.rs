@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, TopologySpreadConstraint};
 
-use super::{Misfit, Placed, SchedulerCache, affinity, filters::untolerated, inter_pod_affinity::domain};
+use super::filters::untolerated;
+use super::inter_pod_affinity::domain;
+use super::{Misfit, Placed, SchedulerCache, affinity};
 use crate::objects::{Map, Meta as _, is_empty, matches, name};
 use crate::pod::Pod;
 

@@ -1,6 +1,7 @@
 //! Reasons why a pod is unschedulable, in upstream's words.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// Reasons why a node does not fit.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! A pod as an attempt of a Job: kept only for pods of Jobs.
 
-use k8s_openapi::{
-    api::core::v1::{ContainerStatus, Pod as Whole, PodSpec, PodStatus},
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod as Whole, PodSpec, PodStatus};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// The finalizer of pods that are not counted yet.
 pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";

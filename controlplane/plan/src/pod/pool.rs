@@ -1,13 +1,12 @@
 //! Deduplication of parts that many pods share.
 
-use std::{
-    collections::BTreeMap,
-    hash::{DefaultHasher, Hasher as _},
-    io,
-    sync::{Arc, Weak},
-};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::io;
+use std::sync::{Arc, Weak};
 
-use k8s_openapi::{api::core::v1::PodSpec, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Serialize;
 
 use crate::objects::Map;

@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{
-    api::{
-        core::v1::{PersistentVolume, PersistentVolumeClaim},
-        storage::v1::StorageClass,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
@@ -16,10 +12,8 @@ use super::{
     attributes_agree, best, capacity, claim_class, claim_phase, has_class, is_bound, is_for, modes_agree, phase,
     requested, volume_class, volume_of, waits,
 };
-use crate::{
-    objects::{annotation, name, seconds, target, uid},
-    step::{CLAIMS, Note, PatchKind, Plan, Severity, Step, VOLUMES},
-};
+use crate::objects::{annotation, name, seconds, target, uid};
+use crate::step::{CLAIMS, Note, PatchKind, Plan, Severity, Step, VOLUMES};
 
 /// A claim with the objects that it depends on.
 #[derive(Debug, Clone, Copy)]

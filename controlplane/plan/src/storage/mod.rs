@@ -12,14 +12,12 @@ pub mod provision;
 mod tests;
 pub mod volumes;
 
-use k8s_openapi::{
-    api::{
-        core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim},
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::{api::resource, apis::meta::v1::ObjectMeta},
-};
-use std::{collections::BTreeMap, sync::Arc};
+use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use api::quantity::Quantity;
 

@@ -1,22 +1,17 @@
 //! Volumes that Skiff provisions: directories on the node of the claim's first pod.
 
-use k8s_openapi::{
-    api::{
-        core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-        storage::v1::StorageClass,
-    },
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
+use super::volumes::provisioner;
 use super::{
     PROVISIONED_BY, PROVISIONER, SELECTED_NODE, capacity, claim_class, claim_phase, claims, full_name, is_bound,
-    is_for, phase, policy, requested, storage, volume_of, volumes::provisioner, waits,
+    is_for, phase, policy, requested, storage, volume_of, waits,
 };
-use crate::{
-    objects::{annotation, name, uid},
-    step::{CLAIMS, Note, Severity},
-};
+use crate::objects::{annotation, name, uid};
+use crate::step::{CLAIMS, Note, Severity};
 
 /// The provisioner's name, in classes and volumes.
 pub const NAME: &str = "skiff.dev/local-path";

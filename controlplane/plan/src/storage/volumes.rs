@@ -1,16 +1,12 @@
 //! Steps for a `PersistentVolume`: its phase, and its reclaim policy.
 
-use k8s_openapi::{
-    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{BOUND_BY_CONTROLLER, PROVISIONED_BY, modes_agree, phase, policy, volume_of};
-use crate::{
-    objects::{annotation, name, seconds, target, uid},
-    step::{CLAIMS, Note, Plan, Severity, Step, Target, VOLUMES},
-};
+use crate::objects::{annotation, name, seconds, target, uid};
+use crate::step::{CLAIMS, Note, Plan, Severity, Step, Target, VOLUMES};
 
 /// Annotation with the CSI driver that has taken over the volumes of a built-in one.
 const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";

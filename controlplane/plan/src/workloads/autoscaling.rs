@@ -12,28 +12,20 @@ mod sources;
 mod tests;
 
 use api::quantity::Quantity;
-use k8s_openapi::{
-    api::autoscaling::v2::{
-        HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
-        HorizontalPodAutoscalerStatus, MetricStatus,
-    },
-    jiff::Timestamp,
+use k8s_openapi::api::autoscaling::v2::{
+    HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerSpec,
+    HorizontalPodAutoscalerStatus, MetricStatus,
 };
+use k8s_openapi::jiff::Timestamp;
 
-pub use self::{
-    limits::Memory,
-    replicas::{Sample, Samples, Unknown},
-    sources::Source,
-};
-use self::{
-    replicas::Tolerances,
-    sources::{Proposed, Scaled},
-};
-use crate::{
-    objects::{seconds, target},
-    pod::Pod,
-    step::{AUTOSCALERS, Note, Severity, Target},
-};
+pub use self::limits::Memory;
+use self::replicas::Tolerances;
+pub use self::replicas::{Sample, Samples, Unknown};
+pub use self::sources::Source;
+use self::sources::{Proposed, Scaled};
+use crate::objects::{seconds, target};
+use crate::pod::Pod;
+use crate::step::{AUTOSCALERS, Note, Severity, Target};
 
 /// Default tolerance of the load's ratio to its target, in thousandths.
 const TOLERANCE: i64 = 100;

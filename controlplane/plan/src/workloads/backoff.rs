@@ -1,7 +1,8 @@
 //! Backoff for deleting failed pods that are made again in the same place, so that a controller does
 //! not fight with an agent that rejects them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 

@@ -4,10 +4,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
-use crate::{
-    objects::{Meta as _, Object, controlled_by, controller_of, target},
-    step::{Resource, Step, Target},
-};
+use crate::objects::{Meta as _, Object, controlled_by, controller_of, target};
+use crate::step::{Resource, Step, Target};
 
 /// Objects that a controller manages, and the patches that adopt or release others.
 #[derive(Debug)]

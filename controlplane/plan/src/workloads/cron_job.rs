@@ -12,14 +12,11 @@ mod tests;
 use std::collections::BTreeSet;
 
 use api::schedule::{Schedule, time_zone};
-use k8s_openapi::{
-    api::{
-        batch::v1::{CronJob, CronJobStatus, Job},
-        core::v1::ObjectReference,
-    },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    jiff::{Timestamp, tz::TimeZone},
-};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::tz::TimeZone;
 use serde_json::json;
 
 use crate::objects::{annotation, controlled_by, name, seconds, target, uid};

@@ -13,15 +13,12 @@ mod status;
 mod tests;
 mod update;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec},
-        core::v1::Node,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::{Map, Meta as _, name, selects, target};
 use crate::pod::Pod;

@@ -4,23 +4,18 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
-    apimachinery::pkg::{
-        apis::meta::v1::{Condition, Time},
-        util::intstr::IntOrString,
-    },
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    objects::{Meta as _, name, printed, seconds, target},
-    pod::{Pod, is_active, is_ready},
-    step::{DISRUPTION_BUDGETS, Note, PODS, Plan, Severity, Step},
-};
+use crate::objects::{Meta as _, name, printed, seconds, target};
+use crate::pod::{Pod, is_active, is_ready};
+use crate::step::{DISRUPTION_BUDGETS, Note, PODS, Plan, Severity, Step};
 
 /// Time within which an eviction must show; afterwards the pod counts as not disrupted
 /// (`DeletionTimeout`).

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use api::{decode, pod::defaults::set_template_defaults};
-use k8s_openapi::{
-    api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
-};
+use api::decode;
+use api::pod::defaults::set_template_defaults;
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
 
-use crate::{
-    objects::{Map, controlled_by, name, target},
-    step::{CONTROLLER_REVISIONS, Outcome, Step, Target},
-};
+use crate::objects::{Map, controlled_by, name, target};
+use crate::step::{CONTROLLER_REVISIONS, Outcome, Step, Target};
 
 /// Label of pods with the revision that they were created from, and label of a DaemonSet's
 /// revisions.

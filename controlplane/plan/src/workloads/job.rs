@@ -20,10 +20,8 @@ pub mod ttl;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::batch::v1::{Job, JobCondition, JobSpec, JobStatus},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::{Meta as _, matches, seconds, target, uid};
 use crate::pod::Pod;

@@ -1,17 +1,13 @@
 //! Pods from a template: common code of all controllers that create and delete pods
 //! (`pkg/controller/controller_utils.go`).
 
-use k8s_openapi::{
-    api::core::v1::{Pod as Whole, PodTemplateSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Pod as Whole, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use crate::{
-    objects::{controlled_by, target},
-    pod::Pod,
-    step::{Outcome, PODS, Severity, Step, Target},
-};
+use crate::objects::{controlled_by, target};
+use crate::pod::Pod;
+use crate::step::{Outcome, PODS, Severity, Step, Target};
 
 /// A pod from the template with `owner` as controller and a generated name: the owner's plus five
 /// random letters.

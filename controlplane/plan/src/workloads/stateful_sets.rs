@@ -14,20 +14,14 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    ops::{ControlFlow, Range},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetSpec},
-        core::v1::PersistentVolumeClaim,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet, StatefulSetSpec};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::{Meta as _, controller_of, name, selects, target};
 use crate::pod::Pod;

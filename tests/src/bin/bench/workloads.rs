@@ -10,11 +10,9 @@ use serde_json::{Value, json};
 use tests::http::{Connection, Target};
 use tests::machine::Machine;
 
-use crate::{
-    figures::{Table, milliseconds, now},
-    memory,
-    pods::watch,
-};
+use crate::figures::{Table, milliseconds, now};
+use crate::memory;
+use crate::pods::watch;
 
 const BATCH: &str = "/apis/batch/v1/namespaces/default";
 const APPS: &str = "/apis/apps/v1/namespaces/default";

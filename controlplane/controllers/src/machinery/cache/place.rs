@@ -1,6 +1,8 @@
 //! Objects by namespace and name.
 
-use std::{borrow::Borrow, cmp::Ordering, sync::Arc};
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::sync::Arc;
 
 use controlplane_plan::objects::Meta as _;
 

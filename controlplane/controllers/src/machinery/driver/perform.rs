@@ -8,10 +8,8 @@ use k8s_openapi::api::autoscaling::v1::Scale;
 use tracing::{debug, info, warn};
 
 use super::{Awaited, Context, Done, Next, StepCounts};
-use crate::machinery::{
-    cache::Key,
-    request::{self, Error, Reply},
-};
+use crate::machinery::cache::Key;
+use crate::machinery::request::{self, Error, Reply};
 
 /// Steps of a stage that are sent concurrently.
 const TOGETHER: usize = 128;

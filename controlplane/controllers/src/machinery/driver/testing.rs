@@ -1,9 +1,7 @@
 //! A context for tests of controllers, whose requests a function answers.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Method, Request, Response, Uri};
 use k8s_openapi::jiff::Timestamp;
@@ -12,10 +10,9 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Context;
-use crate::{
-    Clock,
-    machinery::{events::Recorder, kinds::Caches},
-};
+use crate::Clock;
+use crate::machinery::events::Recorder;
+use crate::machinery::kinds::Caches;
 
 /// Context on a server that `answer` makes of a request: method, URI and body to a status code and
 /// JSON.

@@ -1,7 +1,5 @@
-use std::{
-    convert::Infallible,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use controlplane_plan::step::{CONFIG_MAPS, Note, Outcome, PODS, Severity, Step, Target};
 use http::{Request, Response};

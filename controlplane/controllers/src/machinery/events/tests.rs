@@ -1,4 +1,5 @@
-use std::{convert::Infallible, sync::Mutex};
+use std::convert::Infallible;
+use std::sync::Mutex;
 
 use controlplane_plan::step::Severity;
 use http::{Request, Response};

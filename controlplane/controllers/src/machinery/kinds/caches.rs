@@ -4,41 +4,38 @@
 //! are cached as [`Partial`], for the garbage collector. The line alone defines the field, the
 //! watch, and everything that iterates over all caches.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use api::{
-    kind::{Scope, Subresource},
-    kinds::{KINDS, find_kind},
-    registration::Registration,
-};
+use api::kind::{Scope, Subresource};
+use api::kinds::{KINDS, find_kind};
+use api::registration::Registration;
 use controlplane_plan::objects::{Whatever, uid};
 use controlplane_plan::pod::Pod;
 use controlplane_plan::step::{self, Resource};
 use controlplane_plan::workloads::replicas::ReplicationController;
 use futures::future::BoxFuture;
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
-    autoscaling::v2::HorizontalPodAutoscaler,
-    batch::v1::{CronJob, Job},
-    coordination::v1::Lease,
-    core::v1::{Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service},
-    discovery::v1::EndpointSlice,
-    networking::v1::ServiceCIDR,
-    policy::v1::PodDisruptionBudget,
-    rbac::v1::ClusterRole,
-    storage::v1::StorageClass,
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{
+    Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, ResourceQuota, Service,
 };
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio_util::sync::CancellationToken;
 
 use super::contents::Contents;
 use super::{Partial, defined, trim_metadata};
+use crate::machinery::cache::Cache;
 use crate::machinery::cache::Cached;
-use crate::machinery::{
-    cache::Cache,
-    reflector::{self, Reflected},
-};
+use crate::machinery::reflector::{self, Reflected};
 
 /// Defines [`Caches`] from rows `field: type = resource`. For a type under `plain` only unread
 /// metadata is dropped; a type under `own` has an `impl Cached` that determines which parts are

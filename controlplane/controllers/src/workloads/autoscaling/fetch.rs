@@ -1,19 +1,16 @@
 //! Metrics of an autoscaler, from the APIs that serve them
 //! (`pkg/controller/podautoscaler/metrics/client.go`).
 
-use api::{quantity::Quantity, selector::LabelSelector};
+use api::quantity::Quantity;
+use api::selector::LabelSelector;
 use controlplane_plan::workloads::autoscaling::{Measure, Measured, Sample, Samples, Source, Unknown};
 use http::Method;
-use k8s_openapi::{
-    api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier, MetricSpec},
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier, MetricSpec};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::machinery::{
-    driver::Context,
-    request::{self, Error},
-};
+use crate::machinery::driver::Context;
+use crate::machinery::request::{self, Error};
 
 /// Group of metrics about objects of the cluster.
 const CUSTOM: &str = "custom.metrics.k8s.io";

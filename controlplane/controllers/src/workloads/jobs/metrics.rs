@@ -4,11 +4,9 @@
 //! Upstream counts when a write has succeeded; this counts changes in the caches, so that repeated
 //! requests are not counted twice.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use controlplane_plan::objects::{Meta as _, controller_of};
 use controlplane_plan::pod::Pod;
@@ -16,10 +14,8 @@ use controlplane_plan::pod::{is_finished, phase};
 use controlplane_plan::step::{CRON_JOBS, JOBS};
 use controlplane_plan::workloads::cron_job;
 use controlplane_plan::workloads::job::{self, Indexes};
-use k8s_openapi::{
-    api::batch::v1::{Job, JobSpec, JobStatus},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::machinery::cache::{Change, Key};
 use crate::machinery::driver::Done;

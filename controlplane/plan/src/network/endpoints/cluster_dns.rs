@@ -9,16 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::cidr::Cidr;
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use serde_json::json;
 
-use super::{
-    IPV6, families, has_selector,
-    slices::{Group, Work, own_groups},
-};
+use super::slices::{Group, Work, own_groups};
+use super::{IPV6, families, has_selector};
 use crate::node::node_health::is_unknown;
 use crate::objects::{annotation, name};
 use crate::step::{Outcome, Plan, SERVICES, Step};

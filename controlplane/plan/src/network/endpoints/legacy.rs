@@ -1,6 +1,7 @@
 //! `Endpoints`: the predecessor of endpoint slices, one object for all pods of a Service.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use serde_json::{Value, json};

@@ -2,20 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service},
-    discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
-};
+use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 
-use super::{
-    IPV4, IPV6, family_of, has_selector,
-    slice::{Wanted, delete, group, is_of, labels},
-    slices::canonical,
-};
-use crate::{
-    objects::{Map, annotation, name, target},
-    step::{ENDPOINTS, Plan, Severity, Step},
-};
+use super::slice::{Wanted, delete, group, is_of, labels};
+use super::slices::canonical;
+use super::{IPV4, IPV6, family_of, has_selector};
+use crate::objects::{Map, annotation, name, target};
+use crate::step::{ENDPOINTS, Plan, Severity, Step};
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";

@@ -1,16 +1,12 @@
 //! An endpoint slice: its desired state, and the steps that reach it.
 
-use k8s_openapi::{
-    api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::change_of;
-use crate::{
-    objects::{Map, controlled_by, target},
-    step::{ENDPOINT_SLICES, Outcome, Step, Target},
-};
+use crate::objects::{Map, controlled_by, target};
+use crate::step::{ENDPOINT_SLICES, Outcome, Step, Target};
 
 /// The label that names the Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";

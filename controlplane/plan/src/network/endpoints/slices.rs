@@ -1,16 +1,18 @@
 //! The endpoint slices of a Service: its pods, by family and ports, up to 100 per slice.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 
-use k8s_openapi::api::{
-    core::v1::{Node, Service},
-    discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone},
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
 
+use super::slice::{self, Wanted, delete, group, is_of};
+use super::topology::{self, is_topology_aware};
 use super::{
     HEADLESS, address_of, answering, families, host_name, is_headless, is_served, number, publishes_unready, reference,
-    slice::{self, Wanted, delete, group, is_of},
-    topology::{self, is_topology_aware},
 };
 use crate::objects::{Map, Meta as _, controller_of, name, target, uid};
 use crate::pod::{Pod, is_ready, node_of};

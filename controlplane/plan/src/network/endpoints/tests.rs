@@ -1,12 +1,11 @@
 //! Pods and Services, and the endpoints for them.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
+use std::sync::Arc;
 
 use expect_test::expect;
-use k8s_openapi::api::{
-    core::v1::{Endpoints, Node, Service},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
 use super::{plan_endpoints, plan_mirror, plan_slices};

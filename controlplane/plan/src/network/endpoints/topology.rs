@@ -4,10 +4,8 @@
 use std::collections::BTreeMap;
 
 use api::quantity::Quantity;
-use k8s_openapi::api::{
-    core::v1::{Node, NodeCondition, Service},
-    discovery::v1::{Endpoint, EndpointHints, ForZone},
-};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, ForZone};
 
 /// Annotations that take precedence over `trafficDistribution`, the older one first.
 const MODES: [&str; 2] = [

@@ -5,16 +5,13 @@
 //! Local`, among those with a ready endpoint. A condition in the Service's status names it: users
 //! who may change Services must not make a node take over an address.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 
-use k8s_openapi::{
-    api::{
-        core::v1::{Node, Service},
-        discovery::v1::EndpointSlice,
-    },
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{addresses_of, read};
 use crate::network::endpoints::SERVICE_NAME;

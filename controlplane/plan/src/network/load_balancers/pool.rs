@@ -2,7 +2,9 @@
 //!
 //! Assigned addresses stay; then each Service without an address takes one, the oldest first.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 

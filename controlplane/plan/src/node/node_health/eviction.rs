@@ -1,14 +1,10 @@
 //! `NoExecute` taints: evictions and their times.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::core::v1::{Node, Taint},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::node::departure::{Why, delete, mark};
 use crate::objects::{Meta as _, target, uid};

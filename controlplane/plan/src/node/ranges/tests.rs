@@ -1,14 +1,14 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::core::v1::{Node, NodeSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use serde_json::json;
 
 use super::{PodRange, Ranges, Recorded, SENT};
-use crate::{pod::Pod, step::Step};
+use crate::pod::Pod;
+use crate::step::Step;
 
 fn node(name: &str, ranges: &[&str]) -> Node {
     let mut node = Node::default();

@@ -1,10 +1,8 @@
 //! Limits on scaling speed, and recent recommendations
 //! (`pkg/controller/podautoscaler/horizontal.go`).
 
-use k8s_openapi::{
-    api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerSpec},
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::autoscaling::v2::{HPAScalingRules, HorizontalPodAutoscalerSpec};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// Default stabilization window for scaling down, in seconds.
 const DOWNSCALE_WINDOW: i32 = 300;

@@ -1,15 +1,12 @@
 //! Replica count for a measured load (`pkg/controller/podautoscaler/replica_calculator.go`).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
-use api::{pod, quantity::Quantity};
-use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
-    jiff::{SignedDuration, Timestamp},
-};
+use api::pod;
+use api::quantity::Quantity;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::objects::Meta as _;
 use crate::pod::{Pod, is_finished, phase};

@@ -4,24 +4,18 @@
 use std::fmt;
 
 use api::quantity::Quantity;
-use k8s_openapi::{
-    api::autoscaling::v2::{
-        ContainerResourceMetricStatus, ExternalMetricSource, ExternalMetricStatus, MetricIdentifier, MetricSpec,
-        MetricStatus, MetricTarget, MetricValueStatus, ObjectMetricSource, ObjectMetricStatus, PodsMetricSource,
-        PodsMetricStatus, ResourceMetricStatus,
-    },
-    apimachinery::pkg::api::resource::Quantity as Text,
-    jiff::Timestamp,
+use k8s_openapi::api::autoscaling::v2::{
+    ContainerResourceMetricStatus, ExternalMetricSource, ExternalMetricStatus, MetricIdentifier, MetricSpec,
+    MetricStatus, MetricTarget, MetricValueStatus, ObjectMetricSource, ObjectMetricStatus, PodsMetricSource,
+    PodsMetricStatus, ResourceMetricStatus,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
+use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    Measure, Measured,
-    replicas::{Goal, Metric, Proposal, Ratio, Tolerances, Unknown},
-};
-use crate::{
-    objects::printed,
-    pod::{Pod, is_ready, phase},
-};
+use super::replicas::{Goal, Metric, Proposal, Ratio, Tolerances, Unknown};
+use super::{Measure, Measured};
+use crate::objects::printed;
+use crate::pod::{Pod, is_ready, phase};
 
 /// The target with its pods.
 pub(super) struct Scaled<'a> {

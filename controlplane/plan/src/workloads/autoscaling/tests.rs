@@ -1,12 +1,11 @@
 use expect_test::expect;
-use k8s_openapi::{
-    api::autoscaling::v2::HorizontalPodAutoscaler,
-    jiff::{SignedDuration, Timestamp},
-};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::{Measure, Measured, Memory, Next, Sample, Samples, Scale, Unfit, Unknown, begin};
-use crate::{pod::Pod, world::now};
+use crate::pod::Pod;
+use crate::world::now;
 
 /// An autoscaler of 1 to 10 replicas at 50% CPU utilization, whose spec has `more`.
 fn autoscaler(more: &Value) -> HorizontalPodAutoscaler {

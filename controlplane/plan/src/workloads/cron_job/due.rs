@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use api::schedule::Schedule;
-use k8s_openapi::{
-    api::batch::v1::CronJob,
-    jiff::{SignedDuration, Timestamp, tz::TimeZone},
-};
+use k8s_openapi::api::batch::v1::CronJob;
+use k8s_openapi::jiff::tz::TimeZone;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// Number of missed times above which a warning event is recorded.
 const MANY: i64 = 100;

@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{
-        Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as Whole, PodSpec, PodTemplateSpec,
-        Toleration,
-    },
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod as Whole, PodSpec, PodTemplateSpec, Toleration,
 };
 
 use crate::objects::{annotation, name};

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{View, placing::Fit};
+use super::View;
+use super::placing::Fit;
 use crate::pod::is_ready;
 use crate::step::Step;
 

@@ -1,19 +1,15 @@
 mod histories;
 
 use expect_test::{Expect, expect};
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet},
-    core::v1::Node,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use super::{Backoff, Failure, Snapshot, plan};
-use crate::{
-    objects::Meta as _,
-    pod::Pod,
-    step::{Plan, Step},
-    world::{World, created, now},
-};
+use crate::objects::Meta as _;
+use crate::pod::Pod;
+use crate::step::{Plan, Step};
+use crate::world::{World, created, now};
 
 fn template(version: u32) -> Value {
     json!({

@@ -1,7 +1,8 @@
 //! Rolling updates: pods of old revisions are replaced (`rollingUpdate` in
 //! `pkg/controller/daemon/update.go`).
 
-use super::{View, Work, placing::Fit};
+use super::placing::Fit;
+use super::{View, Work};
 use crate::objects::Meta as _;
 use crate::pod::Pod;
 use crate::workloads::rollout::scaled;

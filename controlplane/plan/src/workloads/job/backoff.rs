@@ -1,8 +1,10 @@
 //! Delay before a Job replaces pods that failed (`pkg/controller/job/backoff_utils.go`).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use k8s_openapi::{api::batch::v1::JobSpec, jiff::Timestamp};
+use k8s_openapi::api::batch::v1::JobSpec;
+use k8s_openapi::jiff::Timestamp;
 
 use super::{has_failed, is_valid};
 use crate::objects::uid;

@@ -1,15 +1,11 @@
 //! The end of a Job. Several conditions may hold at once: the one that an earlier plan reported
 //! comes first, then failure, then success (`syncJob` of `pkg/controller/job/job_controller.go`).
 
-use k8s_openapi::{
-    api::batch::v1::{JobCondition, JobStatus},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
+use k8s_openapi::jiff::Timestamp;
 
-use super::{
-    Sync, has_failed, is_indexed, is_suspended, number,
-    policy::{self, Action},
-};
+use super::policy::{self, Action};
+use super::{Sync, has_failed, is_indexed, is_suspended, number};
 use crate::objects::seconds;
 use crate::pod::phase;
 use crate::step::Plan;

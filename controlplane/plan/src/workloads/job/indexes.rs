@@ -1,7 +1,8 @@
 //! Sets of completion indexes, as a Job's status writes them: `0,2-4,7`
 //! (`pkg/controller/job/indexed_job_utils.go`).
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
+use std::fmt;
 
 /// Ordered intervals, both ends included, that neither overlap nor touch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

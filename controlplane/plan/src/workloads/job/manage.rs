@@ -1,11 +1,11 @@
 //! Creates and deletes a Job's pods (`manageJob` of `pkg/controller/job/job_controller.go`).
 
-use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
-use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, PodTemplateSpec},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, PodTemplateSpec};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::{

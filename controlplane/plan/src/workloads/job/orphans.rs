@@ -3,12 +3,11 @@
 
 use k8s_openapi::api::batch::v1::Job;
 
-use super::{is_external, is_finished, is_tracked, manage::untrack};
-use crate::{
-    objects::{Meta as _, controller_of, uid},
-    pod::Pod,
-    step::{JOBS, Plan},
-};
+use super::manage::untrack;
+use super::{is_external, is_finished, is_tracked};
+use crate::objects::{Meta as _, controller_of, uid};
+use crate::pod::Pod;
+use crate::step::{JOBS, Plan};
 
 /// Removes the finalizer of such a pod. `job` is the Job by the name of the pod's controller, if it
 /// exists.

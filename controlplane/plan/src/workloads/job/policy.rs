@@ -4,10 +4,8 @@
 use k8s_openapi::api::batch::v1::{JobSpec, PodFailurePolicyRule, SuccessPolicyRule};
 
 use super::indexes::Indexes;
-use crate::{
-    objects::{Meta as _, name},
-    pod::{Attempt, Pod},
-};
+use crate::objects::{Meta as _, name};
+use crate::pod::{Attempt, Pod};
 
 /// Action of a rule for a failed pod.
 #[derive(Debug, Clone, PartialEq, Eq)]

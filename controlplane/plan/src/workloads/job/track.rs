@@ -1,17 +1,15 @@
 //! Counts finished pods, each once, and reports the Job's end (`trackJobStatusAndRemoveFinalizers`
 //! of `pkg/controller/job/job_controller.go`).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, UncountedTerminatedPods};
 use serde_json::{Value, json};
 
-use super::{
-    Failure, Sync,
-    finish::{self, MET, TARGET},
-    has_failed, index_in, is_indexed, is_tracked, is_valid, manage, number,
-    policy::{self, Action},
-};
+use super::finish::{self, MET, TARGET};
+use super::policy::{self, Action};
+use super::{Failure, Sync, has_failed, index_in, is_indexed, is_tracked, is_valid, manage, number};
 use crate::objects::uid;
 use crate::pod::Pod;
 use crate::pod::phase;

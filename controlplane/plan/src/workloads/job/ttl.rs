@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 
 use super::end_of;
-use crate::{
-    objects::target,
-    step::{JOBS, Outcome, Plan, Propagation, Step},
-};
+use crate::objects::target;
+use crate::step::{JOBS, Outcome, Plan, Propagation, Step};
 
 /// Deletes the Job and its dependents once its TTL has passed.
 pub fn plan(job: &Job, now: Timestamp) -> Plan {

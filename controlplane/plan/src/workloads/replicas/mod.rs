@@ -7,9 +7,12 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{cmp::Ordering, collections::BTreeSet, time::Duration};
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::{Meta as _, controller_of, selects, target};
 use crate::pod::Pod;

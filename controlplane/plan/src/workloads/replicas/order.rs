@@ -1,6 +1,7 @@
 //! Order in which a ReplicaSet deletes pods.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 

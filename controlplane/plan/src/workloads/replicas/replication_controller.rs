@@ -1,12 +1,10 @@
 //! Replication controllers, the predecessors of `ReplicaSet`s, which are processed as such.
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus},
-        core::v1::{self, ReplicationControllerCondition, ReplicationControllerSpec, ReplicationControllerStatus},
-    },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus};
+use k8s_openapi::api::core::v1::{
+    self, ReplicationControllerCondition, ReplicationControllerSpec, ReplicationControllerStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 
 use crate::objects::Object;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::apps::v1::{ReplicaSet, ReplicaSetCondition},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Failure;

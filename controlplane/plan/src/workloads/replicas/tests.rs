@@ -1,12 +1,11 @@
 use expect_test::{Expect, expect};
-use k8s_openapi::{api::apps::v1::ReplicaSet, jiff::Timestamp};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::{Failure, ReplicationController, Snapshot, plan};
-use crate::{
-    pod::Pod,
-    step::{REPLICA_SETS, REPLICATION_CONTROLLERS, Step},
-};
+use crate::pod::Pod;
+use crate::step::{REPLICA_SETS, REPLICATION_CONTROLLERS, Step};
 
 fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()

@@ -6,10 +6,8 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use serde_json::{Map, Value, json};
 
 use super::{Sized, View, patch_deployment, status_replicas};
-use crate::{
-    objects::{annotation, target},
-    step::{Outcome, REPLICA_SETS, Step},
-};
+use crate::objects::{annotation, target};
+use crate::step::{Outcome, REPLICA_SETS, Step};
 
 /// Revision number of a Deployment's template.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

@@ -1,6 +1,8 @@
 //! Conditions of a Deployment; unchanged ones keep their times.
 
-use k8s_openapi::{api::apps::v1::DeploymentCondition, apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::api::apps::v1::DeploymentCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::objects::seconds;
 

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 
 use api::names;
-use k8s_openapi::{
-    api::apps::v1::{ReplicaSet, ReplicaSetSpec},
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
-};
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::json;
 
 use super::{TEMPLATE_HASH, View, annotations, patch_deployment};
-use crate::{
-    objects::controlled_by,
-    step::{Outcome, REPLICA_SETS, Severity, Step},
-};
+use crate::objects::controlled_by;
+use crate::step::{Outcome, REPLICA_SETS, Severity, Step};
 
 /// Longest name of an object.
 const LONGEST_NAME: usize = 253;

@@ -14,13 +14,9 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{Deployment, ReplicaSet},
-        core::v1::PodTemplateSpec,
-    },
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::objects::{controller_of, name, selects, target, uid};

@@ -4,10 +4,8 @@
 use serde_json::json;
 
 use super::{Sized, Strategy, View, annotations};
-use crate::{
-    objects::annotation,
-    step::{Severity, Step},
-};
+use crate::objects::annotation;
+use crate::step::{Severity, Step};
 
 /// Sets a ReplicaSet's size and records the Deployment's; `None` if both are current.
 pub(super) fn to(view: &View<'_>, sized: &Sized<'_>, replicas: i32) -> Option<Step> {

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use k8s_openapi::{
-    api::apps::v1::Deployment,
-    apimachinery::pkg::{apis::meta::v1::LabelSelector, util::intstr::IntOrString},
-};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Deployment strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

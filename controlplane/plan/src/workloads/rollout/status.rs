@@ -5,15 +5,10 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::{DeploymentCondition, DeploymentStatus};
 use serde_json::{Value, json};
 
-use super::{
-    Sized, View,
-    condition::{self, AVAILABLE, PROGRESSING, REPLICA_FAILURE},
-    create, patch_deployment, status_replicas,
-};
-use crate::{
-    objects::{name, seconds},
-    step::{Plan, Step},
-};
+use super::condition::{self, AVAILABLE, PROGRESSING, REPLICA_FAILURE};
+use super::{Sized, View, create, patch_deployment, status_replicas};
+use crate::objects::{name, seconds};
+use crate::step::{Plan, Step};
 
 const COMPLETE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";

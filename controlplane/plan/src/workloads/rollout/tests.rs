@@ -1,8 +1,6 @@
 use expect_test::{Expect, expect};
-use k8s_openapi::{
-    api::apps::v1::{Deployment, ReplicaSet},
-    jiff::Timestamp,
-};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

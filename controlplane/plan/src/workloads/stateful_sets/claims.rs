@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::OwnerReference};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
-use super::{View, Work, pods::Verb, range};
+use super::pods::Verb;
+use super::{View, Work, range};
 use crate::objects::{controlled_by, name};
 use crate::step::{CLAIMS, Note, Outcome, Severity, Step, Target};
 use crate::workloads::claim::owners_patch;

@@ -3,10 +3,8 @@
 use std::borrow::Cow;
 
 use api::names;
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, StatefulSetSpec},
-    core::v1::PodTemplateSpec,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSetSpec};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 use super::{Snapshot, View, revision};
 use crate::objects::name;

@@ -1,21 +1,19 @@
 mod belongings;
 mod histories;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, StatefulSet},
-    core::v1::PersistentVolumeClaim,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
 use super::{Backoff, Failure, Snapshot, parent, plan};
-use crate::{
-    pod::Pod,
-    step::Plan,
-    world::{World, created, now},
-};
+use crate::pod::Pod;
+use crate::step::Plan;
+use crate::world::{World, created, now};
 
 fn template(version: u32) -> Value {
     json!({

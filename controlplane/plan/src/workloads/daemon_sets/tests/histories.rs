@@ -1,9 +1,7 @@
 //! Revisions over time, and random event sequences.
 
-use k8s_openapi::api::{
-    apps::v1::{ControllerRevision, DaemonSet},
-    core::v1::Node,
-};
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 use serde_json::json;
 

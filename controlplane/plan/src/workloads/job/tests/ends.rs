@@ -3,7 +3,8 @@
 use expect_test::expect;
 use serde_json::{Value, json};
 
-use super::{begun, table, world::NOW};
+use super::world::NOW;
+use super::{begun, table};
 
 #[test]
 fn a_job_fails_at_its_limits() {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::batch::v1::Job, jiff::Timestamp};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::pod::Pod;

@@ -1,15 +1,14 @@
 //! Claims and revisions.
 
 use expect_test::{Expect, expect};
-use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::PersistentVolumeClaim};
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
 use super::{lines, owner, planned, set, template, with_pods};
-use crate::{
-    objects::Meta as _,
-    step::{Plan, Step},
-    world::{World, created},
-};
+use crate::objects::Meta as _;
+use crate::step::{Plan, Step};
+use crate::world::{World, created};
 
 #[test]
 fn a_pod_has_its_name_its_host_name_and_its_claims() {
