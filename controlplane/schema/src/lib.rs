@@ -10,7 +10,6 @@
 //! the published schema (descriptions, titles, examples).
 
 mod definition;
-mod format;
 mod metadata;
 mod null;
 mod path;
@@ -28,9 +27,9 @@ use path::Path;
 
 pub use api::{Invalid, InvalidKind};
 pub use definition::{FieldPathError, Options};
-pub use format::is_format;
 pub use rules::{Rules, Verdict};
 pub use structural::{Additional, Kind, ListType, MAX_DEPTH, MapType, Node, NotStructural, Rule, Structural, Values};
+pub use validate::format::is_format;
 
 impl Structural {
     /// Removes unknown fields, except for `apiVersion`, `kind` and `metadata`. Returns their paths,

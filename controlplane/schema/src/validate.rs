@@ -2,6 +2,7 @@
 //! (`pkg/validation/{validate,errors}`) in the form of `pkg/apiserver/validation/validation.go`,
 //! and ratcheting (`ratcheting.go` beside it).
 
+pub(crate) mod format;
 mod issue;
 pub(crate) mod list_type;
 mod number;
@@ -11,9 +12,9 @@ use serde_json::{Map, Value};
 
 use self::issue::{Issue, Outcome, shown};
 pub(crate) use self::ratchet::Old;
+use crate::Invalid;
 use crate::path::Path;
 use crate::structural::{Additional, Kind, Node, Values};
-use crate::{Invalid, format};
 
 /// Validates a value. With `old`, errors in values that have not changed are ignored.
 pub(crate) fn check(node: &Node, value: &Value, old: Option<&Value>, base: &Path<'_>) -> Vec<Invalid> {
