@@ -4,7 +4,6 @@
 //! All calls block. Setup is idempotent; tear-down may be called in any state, repeatedly, and
 //! continues past errors.
 
-mod atomic;
 mod claims;
 mod empty;
 mod error;
@@ -201,7 +200,7 @@ impl Volumes {
         let points = points.get(&volume.name);
         let make = || points.map_or(Ok(()), |points| nested::make(&directory, points, &payload));
         make()?;
-        atomic::write(&directory, &payload, fs_group(pod))?;
+        payload::atomic::write(&directory, &payload, fs_group(pod))?;
         // A file in the place of the mount point may have been removed only now.
         make()
     }

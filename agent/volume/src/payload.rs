@@ -1,5 +1,7 @@
 //! Contents of volumes that come from the API.
 
+pub(crate) mod atomic;
+
 use std::collections::BTreeMap;
 
 use agent_plan::container::environment::{self, ReferenceError, Sources, Surroundings};

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use nix::unistd::{Gid, Uid, chown};
 
-use crate::payload::Payload;
+use super::Payload;
 use crate::{Error, io_error, make_directory, set_mode};
 
 const DATA: &str = "..data";
