@@ -12,8 +12,8 @@ use server::ops::audit::file::Limits;
 use server::ops::audit::policy::Policy;
 
 use crate::clock;
-use crate::pod_ranges::{InvalidPodRanges, PodRanges};
-use crate::service_ranges::ServiceRanges;
+use crate::ranges::pods::{InvalidPodRanges, PodRanges};
+use crate::ranges::services::ServiceRanges;
 
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]

@@ -10,9 +10,8 @@ pub mod credentials;
 pub mod envtest;
 mod leader;
 pub mod moving;
-pub mod pod_ranges;
+pub mod ranges;
 pub mod renewal;
-pub mod service_ranges;
 pub mod sql;
 
 use std::convert::Infallible;
@@ -37,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::config::{ApiServer, Config};
-use crate::pod_ranges::InvalidPodRanges;
+use crate::ranges::pods::InvalidPodRanges;
 use crate::renewal::{Certificates, RenewalError};
 
 /// Time that tasks have to end after they were told to.
