@@ -31,6 +31,13 @@ pub(crate) struct Caller {
     pub(crate) annotations: Vec<(&'static str, String)>,
 }
 
+impl From<User> for Caller {
+    fn from(user: User) -> Self {
+        let annotations = Vec::new();
+        Self { user, annotations }
+    }
+}
+
 /// Token that authenticated a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer(pub(crate) String);
@@ -60,10 +67,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     cookie::take(parts);
     let offered = websocket::take_token(&mut parts.headers);
     if let Some(user) = parts.extensions.get::<User>() {
-        return Ok(Caller {
-            user: user.clone(),
-            annotations: Vec::new(),
-        });
+        return Ok(user.clone().into());
     }
     let token = match token {
         Some(token) => Some(token),
@@ -85,10 +89,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let token = match proof {
         None => token,
         Some(Proof::Token(token, _)) => Some(token),
-        Some(Proof::User(user)) => {
-            let annotations = Vec::new();
-            return Ok(Caller { user, annotations });
-        }
+        Some(Proof::User(user)) => return Ok(user.into()),
     };
     let Some(token) = token else {
         if !shared.options.anonymous && !cookie::is_page(parts)
@@ -96,10 +97,7 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         {
             return Err(Failure::Unauthorized);
         }
-        return Ok(Caller {
-            user: User::anonymous(),
-            annotations: Vec::new(),
-        });
+        return Ok(User::anonymous().into());
     };
     let now = (shared.options.clock)();
     match shared

@@ -455,7 +455,7 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
                     .collect(),
             };
             let chosen = cache.choose(&pod, &claims);
-            chosen.map_or_else(|why| why.to_string(), |node| crate::objects::name(&*node).to_owned())
+            chosen.map_or_else(|why| why.to_string(), |node| name(&*node).to_owned())
         };
     let bound = json!({
         "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } }, "spec": { "volumeName": "v" },

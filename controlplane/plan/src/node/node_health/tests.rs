@@ -128,7 +128,7 @@ fn a_node_that_has_to_wait_gets_no_pods_and_keeps_its_own() {
             pace: Pace::Waiting(Duration::from_secs(7)),
         };
         let memory = (&mut Marked::default(), &mut Scheduled::default());
-        let plan = plan(&snapshot, memory, Duration::from_secs(60), now());
+        let plan = plan(&snapshot, memory, Duration::from_mins(1), now());
         assert_eq!(plan.to_string(), expected);
         for step in plan.stages.iter().flatten() {
             let Step::Patch { body, .. } = step else {
