@@ -54,6 +54,12 @@ pub(crate) fn audiences(shared: &Shared) -> &[String] {
 /// 401 for a token, a session or a certificate that proves nothing.
 pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let known = parts.extensions.remove::<Known>();
+    // So far the transport alone has set it, for a certificate.
+    if let Some(Until(until)) = parts.extensions.get() {
+        let remaining = until.saturating_sub((shared.options.clock)().as_second());
+        let remaining = i32::try_from(remaining).unwrap_or(i32::MAX);
+        shared.metrics.lifetimes.observe(f64::from(remaining));
+    }
     let caller = prove(shared, parts)?;
     if let Some(known) = known.filter(|_| caller.user.name != ANONYMOUS) {
         known.set();

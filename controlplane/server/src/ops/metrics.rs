@@ -52,6 +52,13 @@ const SECONDS: [f64; 27] = [
 /// Upper bounds of the sizes of answers, in bytes.
 const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
+/// Upper bounds of what is left of a certificate's life, in seconds
+/// (`staging/src/k8s.io/apiserver/pkg/authentication/request/x509/x509.go`).
+const LIFETIMES: [f64; 14] = [
+    0.0, 1_800.0, 3_600.0, 7_200.0, 21_600.0, 43_200.0, 86_400.0, 172_800.0, 345_600.0, 604_800.0, 2.592e6, 7.776e6,
+    1.5552e7, 3.1104e7,
+];
+
 /// Upstream's help texts, each after the name of its series without `_total`. The final dot is added
 /// on output.
 const HELP: &str = include_str!("metrics/help.txt");
@@ -77,6 +84,8 @@ pub(crate) struct Metrics {
     pub(crate) slis: Slis,
     pub(crate) admission: Arc<Admission>,
     pub(crate) access: Access,
+    /// Remaining lifetimes of the certificates by which requests were authenticated.
+    pub(crate) lifetimes: Histogram,
     pub(crate) uses: Uses,
     pub(crate) webhooks: Webhooks,
     pub(crate) flow: Arc<Numbers>,
@@ -145,6 +154,7 @@ impl Metrics {
             slis: Slis::new(),
             admission: Arc::new(Admission::new()),
             access: Access::default(),
+            lifetimes: Histogram::new(LIFETIMES),
             uses: Uses::default(),
             webhooks: Webhooks::default(),
             flow: Arc::default(),
@@ -187,6 +197,11 @@ impl Metrics {
         add(registry, "authentication_attempts", self.access.authentications.clone());
         add(registry, "authenticated_user_requests", self.access.users.clone());
         add(registry, "authorization_attempts", self.access.authorizations.clone());
+        add(
+            registry,
+            "apiserver_client_certificate_expiration_seconds",
+            self.lifetimes.clone(),
+        );
         self.uses.register(registry);
         self.webhooks.register(registry);
         self.policies.register(registry);
@@ -287,6 +302,7 @@ mod tests {
         watch.stop(true);
         metrics.access.authenticated(Some("jane"));
         metrics.access.authorized(false);
+        metrics.lifetimes.observe(8e6);
         let mut page = String::new();
         text::encode(&mut page, &metrics.registry).unwrap();
         drop(one);
@@ -315,6 +331,9 @@ mod tests {
             "authenticated_user_requests{username=\"other\"} 1\n",
             "authorization_attempts_total{result=\"no-opinion\"} 1\n",
             "apiserver_audit_event_total 0\n",
+            "apiserver_response_sizes_bucket{le=\"1e+06\",",
+            "apiserver_client_certificate_expiration_seconds_bucket{le=\"7.776e+06\"} 0\n",
+            "apiserver_client_certificate_expiration_seconds_bucket{le=\"1.5552e+07\"} 1\n",
         ] {
             assert!(page.contains(line), "{line}\n{page}");
         }

@@ -306,3 +306,13 @@ async fn a_stranger_may_send_as_many_headers_as_groups_to_be_in() {
     stream.write_all(request.as_bytes()).await.unwrap();
     read_until(&mut stream, "HTTP/1.1 200").await;
 }
+
+#[tokio::test]
+async fn the_rest_of_a_certificates_life_is_measured_at_each_request() {
+    let served = serve(|transport| transport).await;
+    let (mut sender, _) = connect(&served).await;
+    assert_eq!(answers(&mut sender, LISTS).await, StatusCode::OK);
+    let page = served.api.get("/metrics").await.text();
+    let line = "apiserver_client_certificate_expiration_seconds_count 1\n";
+    assert!(page.contains(line), "{page}");
+}

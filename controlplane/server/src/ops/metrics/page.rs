@@ -130,12 +130,19 @@ pub(super) fn plain(page: &str) -> String {
     page
 }
 
-/// Rewrites a bucket with an integer bound, which Go writes without a decimal point.
+/// Rewrites a bucket with an integer bound, which Go writes without a decimal point, and from a
+/// million on with an exponent.
 fn whole_bound(line: &str) -> Cow<'_, str> {
     match line.split_once("le=\"") {
         Some((before, rest)) => match rest.split_once(".0\"") {
             Some((digits, after)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-                format!("{before}le=\"{digits}\"{after}").into()
+                let mut bound = digits.to_owned();
+                if digits.len() > 6 {
+                    let (first, rest) = digits.trim_end_matches('0').split_at(1);
+                    let point = if rest.is_empty() { "" } else { "." };
+                    bound = format!("{first}{point}{rest}e+{:02}", digits.len() - 1);
+                }
+                format!("{before}le=\"{bound}\"{after}").into()
             }
             _ => line.into(),
         },
