@@ -44,6 +44,10 @@ async fn server() -> Webhook {
                 ]}),
             ),
             path if path.ends_with("/away") => Reply::Raw(307, vec![("location", "https://10.0.0.1/".into())], Vec::new()),
+            path if path.ends_with("/shared") => {
+                let open = [("access-control-allow-origin", "*"), ("x-own", "kept")];
+                Reply::Raw(200, open.map(|(name, value)| (name, value.to_owned())).to_vec(), Vec::new())
+            }
             path => raw(200, json!({"kind": "FlunderList", "path": path})),
         }
     })
@@ -205,7 +209,16 @@ async fn attack_a_server_that_is_away_or_leads_elsewhere() {
     register(&api, &server).await;
     until(&api, OWN, |answer| condition(answer)["status"] == "True").await;
     let answer = api.get(&format!("{FLUNDERS}/away")).await;
-    assert_eq!(answer.code, 502, "{}", answer.text());
+    assert_eq!(
+        (answer.code.as_u16(), answer.text().as_str()),
+        (
+            502,
+            "the backend attempted to redirect this request, which is not permitted"
+        )
+    );
+    let shared = api.get(&format!("{FLUNDERS}/shared")).await;
+    assert_eq!(shared.headers["x-own"], "kept");
+    assert_eq!(shared.headers.get("access-control-allow-origin"), None);
     let elsewhere = json!({"spec": {"service": {"name": "none", "namespace": "hooks"}}});
     let merge = [("content-type", "application/merge-patch+json")];
     let moved = api.request(Method::PATCH, OWN, &merge, elsewhere.to_string()).await;

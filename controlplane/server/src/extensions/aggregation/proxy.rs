@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use super::Remote;
 use crate::authn::identity::User;
 use crate::node::agents::{Answer, Stream};
-use crate::node::proxy::forward::{strip, switched};
+use crate::node::proxy::forward::{forbid_sharing, strip, switched};
 use crate::request::context::Wire;
 use crate::request::failure::Failure;
 use crate::request::path::escape;
@@ -65,10 +65,11 @@ pub(crate) async fn answer(
         // It would lead clients, with their credentials, to where this server never looked.
         Answer::Whole(answer) if answer.status().is_redirection() && answer.headers().contains_key("location") => {
             let message = "the backend attempted to redirect this request, which is not permitted";
-            Ok(respond::text(StatusCode::BAD_GATEWAY, format!("{message}\n")))
+            Ok(respond::text(StatusCode::BAD_GATEWAY, message))
         }
         Answer::Whole(mut answer) => {
             strip(answer.headers_mut());
+            forbid_sharing(answer.headers_mut());
             Ok(answer)
         }
     }

@@ -131,19 +131,22 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     cookie::protect_origin(headers);
 }
 
+/// Removes the headers by which a back end would let pages of other origins read this server's answers
+/// (`removeCORSHeaders` of `staging/src/k8s.io/apimachinery/pkg/util/proxy/upgradeaware.go`).
+pub(crate) fn forbid_sharing(headers: &mut HeaderMap) {
+    let names = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("access-control-"));
+    for name in names.cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+}
+
 /// The answer as the client gets it.
 pub(super) async fn answer(answer: Response, place: &Place) -> Response {
     let (mut parts, body) = answer.into_parts();
     strip(&mut parts.headers);
-    let shared: Vec<HeaderName> = parts
-        .headers
-        .keys()
-        .filter(|name| name.as_str().starts_with("access-control-"))
-        .cloned()
-        .collect();
-    for name in shared {
-        parts.headers.remove(name);
-    }
+    forbid_sharing(&mut parts.headers);
     let Some(location) = parts.headers.get(LOCATION) else {
         return place.rewritten(parts, body).await;
     };
