@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use super::mux::{CREATION, Idle, Outgoing, QUEUE, Sink, drive};
-use super::remote::{self, Client, Outcome};
+use super::remote::{self, Client, Outcome, Report};
 use super::signs::Signs;
 use super::spdy::{self, Opened};
 use super::websocket::{self, Form};
@@ -25,8 +25,10 @@ use crate::context::Context;
 use crate::serve::logs::parameters;
 use crate::serve::streams::upgrade;
 
+/// The version with which a client can end its standard input over WebSocket.
+const ENDS: &str = "v5.channel.k8s.io";
 const WEBSOCKET: [&str; 6] = [
-    "v5.channel.k8s.io",
+    ENDS,
     "v4.channel.k8s.io",
     "v4.base64.channel.k8s.io",
     "channel.k8s.io",
@@ -34,7 +36,7 @@ const WEBSOCKET: [&str; 6] = [
     "",
 ];
 const SPDY: [&str; 5] = [
-    "v5.channel.k8s.io",
+    ENDS,
     "v4.channel.k8s.io",
     "v3.channel.k8s.io",
     "v2.channel.k8s.io",
@@ -112,9 +114,9 @@ pub(in super::super) async fn exec(
             })
         }))
     };
-    let words = wanted.words.clone();
+    let words = wanted.words.join(" ");
     let outcome = move |end: Result<i32, runtime::Error>| match end {
-        Ok(code) => Outcome::Exited(code, words),
+        Ok(code) => Outcome::Exited(code, format!("error executing command [{words}], exit code {code}")),
         Err(error) => Outcome::Failed(not_executed(&error)),
     };
     answer(request, &wanted, begin(), outcome)
@@ -159,7 +161,7 @@ pub(in super::super) async fn attach(
         Ok(begin)
     });
     let outcome = |end: Result<i32, runtime::Error>| match end {
-        Ok(_) => Outcome::Exited(0, Vec::new()),
+        Ok(_) => Outcome::Exited(0, String::new()),
         Err(error) => Outcome::Failed(not_attached(&error)),
     };
     answer(request, &wanted, begin, outcome)
@@ -184,6 +186,10 @@ fn answer(
         let text = "you must specify at least 1 of stdin, stdout, stderr";
         return refused(StatusCode::BAD_REQUEST, text);
     }
+    let begin = match begin {
+        Ok(begin) => begin,
+        Err((code, text)) => return refused(code, text),
+    };
     match upgrade::wanted(&request).as_str() {
         "websocket" => over_websocket(request, wanted.clone(), begin, outcome),
         "spdy/3.1" => over_spdy(request, wanted.clone(), begin, outcome),
@@ -198,63 +204,60 @@ fn answer(
 async fn serve(
     client: Client,
     ready: impl Future<Output = ()>,
-    begin: Result<Begin, Missing>,
+    begin: Begin,
     outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome,
 ) {
-    let session = async {
-        match begin {
-            Ok(begin) => begin().await,
-            Err((_, text)) => Err(format!("unable to upgrade connection: {text}")),
-        }
-    };
-    let (session, ()) = tokio::join!(session, ready);
+    let (session, ()) = tokio::join!(begin(), ready);
     match session {
         Ok(session) => remote::join(client, session, outcome).await,
         Err(because) => remote::refuse(client, because).await,
     }
 }
 
+/// Protocol of a session over WebSocket.
+fn spoken(offered: &[String]) -> Option<&'static str> {
+    if offered.is_empty() {
+        return Some("");
+    }
+    // The kubelet's translator takes requests with this version, and speaks no other.
+    let ends = offered.iter().any(|name| name == ENDS).then_some(ENDS);
+    ends.or_else(|| agreed(offered, &WEBSOCKET))
+}
+
 fn over_websocket(
     request: Request,
     wanted: Wanted,
-    begin: Result<Begin, Missing>,
+    begin: Begin,
     outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome + Send + 'static,
 ) -> Response {
     let offered = websocket::offered(&request);
-    let protocol = if offered.is_empty() {
-        Some("")
-    } else {
-        agreed(&offered, &WEBSOCKET)
-    };
-    let Some(protocol) = protocol else {
+    let Some(protocol) = spoken(&offered) else {
         return disagreed(&offered, &WEBSOCKET);
     };
     let form = Form {
         base64: protocol.contains("base64"),
-        ends: protocol.starts_with("v5."),
-    };
-    // Clients of protocol version 5 receive errors on the error channel, as from upstream's API
-    // server, older ones in the response.
-    let begin = match begin {
-        Err((code, text)) if !form.ends => return refused(code, text),
-        begin => begin,
+        ends: protocol == ENDS,
     };
     let headers = match websocket::handshake(&request, protocol) {
         Ok(headers) => headers,
         Err(text) => return refused(StatusCode::BAD_REQUEST, text),
     };
-    let statuses = form.ends || protocol.starts_with("v4.");
+    let report = match protocol {
+        ENDS => Report::Translated,
+        protocol if protocol.starts_with("v4.") => Report::Status,
+        _ => Report::Text,
+    };
     upgrade::switch(request, "websocket", headers, move |io| {
-        websocket_session(io, form, statuses, wanted, begin, outcome)
+        websocket_session(io, form, report, wanted, begin, outcome)
     })
 }
 
 async fn websocket_session(
     io: impl AsyncRead + AsyncWrite + Unpin,
     form: Form,
-    statuses: bool,
+    report: Report,
     wanted: Wanted,
-    begin: Result<Begin, Missing>,
+    begin: Begin,
     outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome,
 ) {
     let (queue, outgoing) = mpsc::channel(QUEUE);
@@ -277,7 +280,7 @@ async fn websocket_session(
         stdout: stdout.then(|| sink(STDOUT)),
         stderr: stderr.then(|| sink(STDERR)),
         error: sink(ERROR),
-        statuses,
+        report,
     };
     drop(queue);
     let (sink, stream) = websocket::open(io).await.split();
@@ -308,13 +311,9 @@ async fn websocket_session(
 fn over_spdy(
     request: Request,
     wanted: Wanted,
-    begin: Result<Begin, Missing>,
+    begin: Begin,
     outcome: impl FnOnce(Result<i32, runtime::Error>) -> Outcome + Send + 'static,
 ) -> Response {
-    let begin = match begin {
-        Ok(begin) => begin,
-        Err((code, text)) => return refused(code, text),
-    };
     let offered = versions(request.headers());
     let oldest = "channel.k8s.io";
     let version = if offered.is_empty() {
@@ -334,7 +333,7 @@ fn over_spdy(
         let last = queue.clone();
         let work = async {
             if let Some(client) = gather(&mut opened, &wanted, version).await {
-                serve(client, std::future::ready(()), Ok(begin), outcome).await;
+                serve(client, std::future::ready(()), begin, outcome).await;
             }
             // A silent client would keep the connection open.
             last.send(Outgoing::Over).await.ok();
@@ -379,7 +378,11 @@ async fn gather(opened: &mut mpsc::Receiver<Opened>, wanted: &Wanted, version: &
         stderr: found.remove("stderr").map(|stream| stream.sink),
         resize: found.remove("resize").map(|stream| stream.source),
         error: found.remove("error")?.sink,
-        statuses: version.starts_with("v4") || version.starts_with("v5"),
+        report: if version.starts_with("v4") || version.starts_with("v5") {
+            Report::Status
+        } else {
+            Report::Text
+        },
     })
 }
 

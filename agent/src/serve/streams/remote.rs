@@ -18,15 +18,27 @@ pub(super) struct Client {
     pub(super) stderr: Option<Sink>,
     pub(super) resize: Option<Source>,
     pub(super) error: Sink,
-    /// True if the result is sent as a `Status` in JSON, and not as text after a failure.
-    pub(super) statuses: bool,
+    pub(super) report: Report,
+}
+
+/// Form in which a client gets the result.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Report {
+    /// Text, after a failure alone.
+    Text,
+    /// `Status` in JSON.
+    Status,
+    /// The `Status` that the kubelet makes of a runtime's where it translates between SPDY and
+    /// version 5 of the protocol over WebSocket
+    /// (`staging/src/k8s.io/apiserver/pkg/util/proxy/streamtranslator.go`).
+    Translated,
 }
 
 /// Result of a session.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The program ended: its exit code and messages.
-    Exited(i32, Vec<String>),
+    /// The program ended: its exit code, and how a failure is told.
+    Exited(i32, String),
     /// Internal error with its message.
     Failed(String),
 }
@@ -55,19 +67,24 @@ impl Outcome {
 
     fn message(&self) -> String {
         match self {
-            Self::Exited(code, words) => format!(
-                "command terminated with non-zero exit code: error executing command [{}], exit code {code}",
-                words.join(" ")
-            ),
+            Self::Exited(_, because) => format!("command terminated with non-zero exit code: {because}"),
             Self::Failed(because) => format!("Internal error occurred: {because}"),
         }
     }
 
-    async fn tell(&self, error: Sink, statuses: bool) {
-        let text = match (statuses, self) {
-            (true, _) => self.status().to_string(),
-            (false, Self::Exited(0, _)) => String::new(),
-            (false, Self::Exited(..) | Self::Failed(_)) => self.message(),
+    fn translated(self) -> Self {
+        match self {
+            Self::Exited(code, _) => Self::Exited(code, format!("command terminated with exit code {code}")),
+            Self::Failed(_) => Self::Failed(self.message()),
+        }
+    }
+
+    async fn tell(self, error: Sink, report: Report) {
+        let text = match (report, self) {
+            (Report::Text, Self::Exited(0, _)) => String::new(),
+            (Report::Text, outcome) => outcome.message(),
+            (Report::Status, outcome) => outcome.status().to_string(),
+            (Report::Translated, outcome) => outcome.translated().status().to_string(),
         };
         if !text.is_empty() && error.send(Bytes::from(text)).await.is_err() {
             return;
@@ -78,7 +95,7 @@ impl Outcome {
 
 /// Reports to a client that there is no session.
 pub(super) async fn refuse(client: Client, because: String) {
-    Outcome::Failed(because).tell(client.error, client.statuses).await;
+    Outcome::Failed(because).tell(client.error, client.report).await;
 }
 
 /// Joins both until the session ends; `outcome` converts its end into a result.
@@ -93,7 +110,7 @@ pub(super) async fn join(
         stderr,
         resize,
         error,
-        statuses,
+        report,
     } = client;
     let outputs = async {
         let ((), (), end) = tokio::join!(copy(session.stdout, stdout), copy(session.stderr, stderr), session.end);
@@ -107,7 +124,7 @@ pub(super) async fn join(
         end = outputs => end,
         never = inputs => match never {},
     };
-    outcome(end).tell(error, statuses).await;
+    outcome(end).tell(error, report).await;
 }
 
 /// Output without a stream is discarded.
@@ -181,21 +198,32 @@ mod tests {
 
     #[test]
     fn outcomes_are_upstreams_statuses() {
-        let words = || vec!["sh".to_owned(), "-c".to_owned(), "exit 3".to_owned()];
-        assert_eq!(
-            Outcome::Exited(0, words()).status().to_string(),
-            r#"{"metadata":{},"status":"Success"}"#
-        );
-        let status = Outcome::Exited(3, words()).status();
+        let of = |code| Outcome::Exited(code, "error executing command [sh -c exit 3], exit code 3".to_owned());
+        let success = r#"{"metadata":{},"status":"Success"}"#;
+        assert_eq!(of(0).status().to_string(), success);
+        assert_eq!(of(0).translated().status().to_string(), success);
+        let status = of(3).status();
         assert_eq!(
             status["message"],
             "command terminated with non-zero exit code: error executing command [sh -c exit 3], exit code 3"
         );
+        let translated = of(3).translated().status();
+        assert_eq!(
+            translated["message"],
+            "command terminated with non-zero exit code: command terminated with exit code 3"
+        );
+        assert_eq!(translated["details"], status["details"]);
         assert_eq!(status["details"]["causes"][0]["message"], "3");
         let status = Outcome::Failed("no".to_owned()).status();
         assert_eq!(
             (status["message"].as_str(), status["code"].as_i64()),
             (Some("Internal error occurred: no"), Some(500))
         );
+        let status = Outcome::Failed("no".to_owned()).translated().status();
+        assert_eq!(
+            status["message"],
+            "Internal error occurred: Internal error occurred: no"
+        );
+        assert_eq!(status["details"]["causes"][0]["message"], "Internal error occurred: no");
     }
 }

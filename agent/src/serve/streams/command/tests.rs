@@ -8,8 +8,8 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::{Begin, Wanted, websocket_session};
-use crate::serve::streams::remote::Outcome;
+use super::{Begin, ENDS, Wanted, spoken, websocket_session};
+use crate::serve::streams::remote::{Outcome, Report};
 use crate::serve::streams::signs::{SETTLING, UNANSWERED};
 use crate::serve::streams::websocket::Form;
 
@@ -39,8 +39,8 @@ async fn waited(version: u8, says: Option<&'static [u8]>) -> anyhow::Result<Dura
         },
         ..Wanted::default()
     };
-    let session = websocket_session(server, form, true, wanted, Ok(begin), |_end| {
-        Outcome::Exited(0, Vec::new())
+    let session = websocket_session(server, form, Report::Status, wanted, begin, |_end| {
+        Outcome::Exited(0, String::new())
     });
     let talk = async {
         tokio::time::sleep(UNANSWERED / 2).await;
@@ -71,4 +71,15 @@ async fn a_client_that_may_not_have_its_channels_yet_gets_time_to_make_them() ->
     let older = waited(4, None).await?;
     assert!(older <= millisecond, "{older:?}");
     Ok(())
+}
+
+#[test]
+fn the_translator_takes_whoever_offers_its_version() {
+    let of = |offered: &[&str]| spoken(&offered.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    assert_eq!(of(&["v4.channel.k8s.io", ENDS]), Some(ENDS));
+    assert_eq!(
+        of(&["other", "v4.channel.k8s.io", "channel.k8s.io"]),
+        Some("v4.channel.k8s.io")
+    );
+    assert_eq!((of(&[]), of(&["other"])), (Some(""), None));
 }
