@@ -98,10 +98,14 @@ fn over_websocket(request: Request, location: Arc<Location>) -> Response {
 }
 
 fn port(text: &str) -> Result<u16, String> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let unread =
+        |because| format!("unable to parse {text:?} as a port: strconv.ParseUint: parsing {text:?}: {because}");
     match text.parse::<u16>() {
+        _ if !is_number => Err(unread("invalid syntax")),
         Ok(0) => Err(format!("port {text:?} must be > 0")),
         Ok(port) => Ok(port),
-        Err(error) => Err(format!("unable to parse {text:?} as a port: {error}")),
+        Err(_too_large) => Err(unread("value out of range")),
     }
 }
 

@@ -15,7 +15,14 @@ fn ports_are_read_as_upstream_does() {
         Err("query parameter \"port\" cannot be empty".to_owned())
     );
     assert_eq!(port("0"), Err("port \"0\" must be > 0".to_owned()));
-    assert!(port("65536").is_err() && port("x").is_err());
+    for (text, because) in [
+        ("65536", "value out of range"),
+        ("x", "invalid syntax"),
+        ("+80", "invalid syntax"),
+    ] {
+        let because = format!("unable to parse {text:?} as a port: strconv.ParseUint: parsing {text:?}: {because}");
+        assert_eq!(port(text), Err(because));
+    }
 }
 
 /// Opens a stream as a client; returns the sender of its bytes.
