@@ -195,6 +195,56 @@ async fn a_pod_that_lost_its_link_is_connected_again_and_that_is_told() {
     assert!(lost.try_recv().is_err(), "nothing else is told");
 }
 
+#[tokio::test]
+async fn a_bridge_that_was_removed_set_down_or_emptied_is_made_again() {
+    let (folder, ranges) = (machine(), "10.61.3.0/24,fd00:61:3::/64");
+    let network = open(folder.path(), "a", "skiff0");
+    network.start(ranges.parse().unwrap()).await.unwrap();
+    until("there are slots", || ports("skiff0") == SLOTS);
+    let one = pod(&network, "one").await;
+    until("there are slots again", || ports("skiff0") == SLOTS + 1);
+    drop(network);
+    // While no process repairs it: the pods' links stay, without a bridge.
+    ip("link del skiff0");
+    let network = open(folder.path(), "a", "skiff0");
+    network.start(ranges.parse().unwrap()).await.unwrap();
+    let (told, mut lost) = mpsc::channel(8);
+    let (own, mut mending) = (network.clone(), tokio::task::JoinSet::new());
+    mending.spawn(async move { own.mend(told).await });
+    assert_eq!(told_of(&mut lost).await.sandbox_id, "one");
+    answers(&one);
+    for change in [
+        "link set skiff0 down",
+        "-4 address flush dev skiff0",
+        "-6 address flush dev skiff0",
+    ] {
+        ip(change);
+        let entry = format!("{} ", address(&one));
+        soon(change, || {
+            let held = ip("address show dev skiff0");
+            held.contains(",UP")
+                && held.contains("10.61.3.1/24")
+                && held.contains("fd00:61:3::1/64")
+                && ip("neigh show dev skiff0 nud permanent").contains(&entry)
+        })
+        .await;
+        answers(&one);
+    }
+    mending.shutdown().await;
+    network.stop().await.unwrap();
+    assert!(lost.try_recv().is_err(), "nothing else is told");
+}
+
+async fn soon(what: &str, reached: impl Fn() -> bool) {
+    let waiting = async {
+        while !reached() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+    waited.unwrap_or_else(|_| panic!("{what}: {}", ip("address show dev skiff0")));
+}
+
 async fn told_of(lost: &mut mpsc::Receiver<Lost>) -> Lost {
     let heard = tokio::time::timeout(Duration::from_secs(20), lost.recv()).await;
     heard

@@ -18,7 +18,8 @@ use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkMessage,
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags,
+    LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, LinkVeth};
@@ -208,14 +209,33 @@ impl Kernel {
         })
     }
 
+    /// True if the bridge is up and has the gateways' addresses.
+    pub(super) fn is_whole(&self, bridge: &str, ranges: Ranges) -> Result<bool, Error> {
+        self.runtime.block_on(async {
+            let found = self.host.link(bridge).await?;
+            let Some(link) = found.filter(|link| link.header.flags.contains(LinkFlags::Up)) else {
+                return Ok(false);
+            };
+            let mut lacking: Vec<IpAddr> = ranges.iter().map(|range| range.gateway()).collect();
+            let all = self.host.handle.address().get();
+            let mut all = all.set_link_index_filter(link.header.index).execute();
+            let failed = |error| refused("list addresses", &error);
+            while let Some(held) = all.try_next().await.map_err(failed)? {
+                lacking.retain(|address| !held.attributes.contains(&AddressAttribute::Address(*address)));
+            }
+            Ok(lacking.is_empty())
+        })
+    }
+
     /// Adds the neighbor entries of pods to the bridge: the kernel deletes them when the bridge's
     /// hardware address is set.
     pub(super) fn add_neighbors(&self, bridge: &str, pods: &[(String, Attachment)]) -> Result<(), Error> {
         self.runtime.block_on(async {
             let index = self.host.index(bridge).await?;
             for (link, attachment) in pods {
-                // A link that is lost comes with its entries when it is mended.
-                if let Some(port) = self.host.link(link).await? {
+                let found = self.host.link(link).await?;
+                // A link that is gone or on no bridge comes with its entries when it is mended.
+                if let Some(port) = found.filter(|found| routes::controller(found) == Some(index)) {
                     self.host.add_neighbors(index, port.header.index, attachment).await?;
                 }
             }
@@ -412,7 +432,7 @@ impl Socket {
     }
 }
 
-fn is_index_of(index: u32, name: &str) -> bool {
+pub(super) fn is_index_of(index: u32, name: &str) -> bool {
     if_nametoindex(name).is_ok_and(|found| found == index)
 }
 

@@ -1,5 +1,5 @@
 //! Repairs links of running pods: the kernel notifies when a link is deleted or leaves the bridge,
-//! and it is created again.
+//! and it is created again; and the bridge itself, when it is down or loses an address.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -17,10 +17,21 @@ use super::{Bridge, Inner, kernel};
 use crate::nft::conntrack;
 use crate::{Error, Lost};
 
-/// Message types of link notifications, from `linux/rtnetlink.h`.
-const LINKS: u32 = 1;
+// Multicast groups, from `linux/rtnetlink.h`.
+pub(super) const LINKS: u32 = 1;
+pub(super) const ADDRESSES: u32 = 0x10 | 0x100;
+/// A link was created or has changed.
+const CHANGED: u16 = 16;
 /// A link was deleted, or is no longer a bridge port.
 const DELETED: u16 = 17;
+/// An address was deleted.
+const ADDRESS_DELETED: u16 = 21;
+/// Offset of a link's flags.
+const FLAGS: usize = 8;
+/// Flag of a link that is up.
+const UP: u32 = 1;
+/// Offset of the link's index in a message about an address.
+const INDEX: usize = 4;
 /// Length of a notification before its attributes.
 const PREAMBLE: usize = 16;
 const NAME: u16 = 3;
@@ -31,7 +42,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(), Error> {
     let failed = |source| Error::io("listen to the kernel in", Path::new("/proc/thread-self/ns/net"), source);
     // Subscribes before the first check, so that later losses are notified.
-    let news = listen(LINKS).map_err(failed)?;
+    let news = listen(LINKS | ADDRESSES).map_err(failed)?;
     let mut known = BTreeMap::new();
     loop {
         let lost = bridge.run(|inner| inner.mend()).await?;
@@ -67,7 +78,7 @@ pub(super) fn listen(groups: u32) -> std::io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// Waits for the loss of an expected link.
+/// Waits for the loss of an expected link, or of the bridge's state or address.
 async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()> {
     let mut buffer = vec![0_u8; conntrack::LARGEST];
     loop {
@@ -80,10 +91,8 @@ async fn hear(news: &AsyncFd<OwnedFd>, inner: &Arc<Inner>) -> std::io::Result<()
             Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let said = conntrack::messages(buffer.get(..length).unwrap_or_default());
-        let gone = said.filter(|(kind, _)| *kind == DELETED);
-        let mut names = gone.filter_map(|(_, said)| name(said));
-        if names.any(|name| inner.is_needed(&name)) {
+        let mut said = conntrack::messages(buffer.get(..length).unwrap_or_default());
+        if said.any(|(kind, said)| inner.has_lost(kind, said)) {
             return Ok(());
         }
     }
@@ -95,12 +104,31 @@ pub(super) fn name(said: &[u8]) -> Option<std::borrow::Cow<'_, str>> {
     Some(String::from_utf8_lossy(name.strip_suffix(b"\0").unwrap_or(name)))
 }
 
+fn number(said: &[u8], offset: usize) -> Option<u32> {
+    let bytes = said.get(offset..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(*bytes))
+}
+
 impl Inner {
+    /// True if a message is about a loss that is to be repaired.
+    fn has_lost(&self, kind: u16, said: &[u8]) -> bool {
+        let bridge = &self.config.bridge;
+        match kind {
+            DELETED => name(said).is_some_and(|name| self.is_needed(&name)),
+            CHANGED => {
+                number(said, FLAGS).is_some_and(|flags| flags & UP == 0)
+                    && name(said).is_some_and(|name| name == bridge.as_str())
+            }
+            ADDRESS_DELETED => number(said, INDEX).is_some_and(|index| kernel::is_index_of(index, bridge)),
+            _ => false,
+        }
+    }
+
     fn is_needed(&self, link: &str) -> bool {
         link == self.config.bridge || self.records().has_link(link)
     }
 
-    /// Connects all sandboxes whose links are missing, and returns them.
+    /// Repairs the bridge, connects all sandboxes whose links are missing, and returns them.
     fn mend(&self) -> Result<Vec<Lost>, Error> {
         let Some(ranges) = self.records().ranges() else {
             return Ok(Vec::new());
@@ -110,9 +138,13 @@ impl Inner {
             // Ports are listed first: a pod that is added meanwhile is not taken for lost.
             let wanted = self.records().links();
             let ports = kernel.ports(bridge)?;
-            if ports.is_none() {
-                tracing::warn!(bridge, "the pods' bridge was removed; it is made again");
+            if !kernel.is_whole(bridge, ranges)? {
+                tracing::warn!(
+                    bridge,
+                    "the pods' bridge was removed, set down or lost an address; it is made again"
+                );
                 kernel.prepare(bridge, &self.mark(), ranges)?;
+                kernel.add_neighbors(bridge, &self.held())?;
                 self.lead_ports(&[])?;
             }
             let ports = ports.unwrap_or_default();

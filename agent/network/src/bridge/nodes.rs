@@ -17,8 +17,6 @@ use crate::nft::conntrack;
 use crate::{Cidr, Error};
 
 // Multicast groups and message types, from `linux/rtnetlink.h`.
-const LINKS: u32 = 1;
-const ADDRESSES: u32 = 0x10 | 0x100;
 const ROUTES: u32 = 0x40 | 0x400;
 const LINK: std::ops::RangeInclusive<u16> = 16..=17;
 const ADDRESS: std::ops::RangeInclusive<u16> = 20..=21;
@@ -46,7 +44,7 @@ pub struct RouteNews(AsyncFd<OwnedFd>);
 
 impl RouteNews {
     pub(super) fn open() -> std::io::Result<Self> {
-        mending::listen(LINKS | ADDRESSES | ROUTES).map(Self)
+        mending::listen(mending::LINKS | mending::ADDRESSES | ROUTES).map(Self)
     }
 
     /// Waits until links, addresses or routes of the machine have changed.
