@@ -22,6 +22,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use async_trait::async_trait;
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, oneshot};
 
@@ -53,20 +54,21 @@ pub fn helper(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode>
 }
 
 /// Container runtime of the agent.
+#[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     /// Returns name and version.
     fn info(&self) -> Info;
 
     /// Lists all sandboxes of this runtime's state directory, in order of creation, for a restarted
     /// agent to adopt.
-    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>>;
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, Error>;
 
     /// Creates a sandbox: the pod's shared namespaces, cgroup and supervisor. A failure leaves
     /// nothing.
     ///
     /// All that does not need the network is set up before `connected` signals that the network
     /// namespace exists; if its sender is dropped instead, this fails with [`Error::Unconnected`].
-    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>>;
+    async fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error>;
 
     /// Announces a container that will probably be requested in a sandbox that is being, or about
     /// to be, created: parts of it may be created ahead, and are removed with the sandbox at the
@@ -75,10 +77,10 @@ pub trait Runtime: Send + Sync + 'static {
     fn foresee(&self, _sandbox: &str, _spec: &ContainerSpec, _placed: bool) {}
 
     /// Creates a container without starting its program. A failure leaves nothing.
-    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>>;
+    async fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error>;
 
     /// Starts a created container's program.
-    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>>;
+    async fn start_container(&self, sandbox: &str, container: &str) -> Result<Container, Error>;
 
     /// Creates a container and starts its program; `created` is called in between.
     fn run_container<'a>(
@@ -97,42 +99,42 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Sends a signal to a container's init process; SIGKILL reaches all its processes. Does
     /// nothing, successfully, if the container has exited.
-    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>>;
+    async fn signal(&self, sandbox: &str, container: &str, signal: i32) -> Result<(), Error>;
 
     /// Runs a program in a running container, waits for its exit and kills the processes that it
     /// left behind.
-    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>>;
+    async fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> Result<ExecResult, Error>;
 
     /// Starts a program in a running container with streams of its own. A program that cannot be
     /// executed is an error, here or of [`Session::end`]. Processes that it leaves running stay.
-    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>>;
+    async fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> Result<Session, Error>;
 
     /// Attaches to the streams of a running container: output from now on, which is also logged. A
     /// container with a terminal has no standard error. [`Session::end`] resolves with the
     /// container's end, or with that of the session's input unless the container's own input ends
     /// with it ([`Stdin::Once`]).
-    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>>;
+    async fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> Result<Session, Error>;
 
     /// Kills a container if it runs and removes all traces of it except the log. Succeeds if it
     /// does not exist.
-    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>>;
+    async fn remove_container(&self, sandbox: &str, container: &str) -> Result<(), Error>;
 
     /// Mounts an image's files, read-only, at an existing directory whose name is unique in the
     /// sandbox. The image's files stay in use as long as the sandbox exists; the caller unmounts
     /// them.
-    fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>>;
+    async fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> Result<(), Error>;
 
     /// Kills all processes of a sandbox, permanently. Succeeds if it does not exist. Its files and
     /// cgroups stay until its removal.
-    fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
+    async fn end_sandbox(&self, sandbox: &str) -> Result<(), Error>;
 
     /// Removes a sandbox with all its containers, in any state. Succeeds if it does not exist;
     /// continues after failures.
-    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>>;
+    async fn remove_sandbox(&self, sandbox: &str) -> Result<(), Error>;
 
     /// Removes everything that this runtime created on the machine. Continues after failures;
     /// succeeds if there is nothing.
-    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>>;
+    async fn cleanup(&self) -> Result<(), Error>;
 
     /// Usage of a sandbox, with a name of one of its containers, or of the whole machine. Reads a
     /// few files of the kernel and does not block; values that are not available are `None`.
@@ -151,18 +153,18 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Changes the limits of a sandbox, or with a name of one of its containers; those of a
     /// container hold until it exits.
-    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>>;
+    async fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> Result<(), Error>;
 
     /// Limits all pods together, and sets the CPU shares of class Burstable as a whole; class
     /// `BestEffort` gets the least.
-    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>>;
+    async fn arrange(&self, all: Limits, burstable: u64) -> Result<(), Error>;
 
     /// Usage of a container's writable layer; `None` if it is not on a disk of this machine or not
     /// available.
-    fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>>;
+    async fn written(&self, sandbox: &str, container: &str) -> Option<Written>;
 
     /// Checks that the backend of this runtime, such as containerd, answers.
-    fn answers(&self) -> BoxFuture<'_, Result<(), Error>>;
+    async fn answers(&self) -> Result<(), Error>;
 
     /// Lists missing cgroup controllers that pods need, with how to enable each.
     fn lacking(&self) -> Vec<String>;

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use containerd_client::services::v1::KillRequest;
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use nix::libc;
 use tokio::sync::{OwnedMutexGuard, broadcast};
 use tokio::time::Instant;
@@ -28,124 +27,94 @@ use crate::{
 const NOTICED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
+#[async_trait]
 impl Runtime for Containerd {
     fn info(&self) -> Info {
         self.shared.info().clone()
     }
 
-    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
-        async {
-            let mut all: Vec<Sandbox> = {
-                let records = self.shared.records();
-                records.iter().map(|entry| entry.record.sandbox.clone()).collect()
-            };
-            all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
-            Ok(all)
-        }
-        .boxed()
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
+        let mut all: Vec<Sandbox> = {
+            let records = self.shared.records();
+            records.iter().map(|entry| entry.record.sandbox.clone()).collect()
+        };
+        all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+        Ok(all)
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
-        async move {
-            check_id("sandbox id", &spec.id)?;
-            if let Some(first) = spec.user_ids {
-                return Err(Error::Invalid {
-                    what: "first user id",
-                    value: first.to_string(),
-                });
-            }
-            self.shared.create_sandbox(spec, connected).await
+    async fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
+        check_id("sandbox id", &spec.id)?;
+        if let Some(first) = spec.user_ids {
+            return Err(Error::Invalid {
+                what: "first user id",
+                value: first.to_string(),
+            });
         }
-        .boxed()
+        self.shared.create_sandbox(spec, connected).await
     }
 
     fn foresee(&self, sandbox: &str, spec: &ContainerSpec, _placed: bool) {
         self.shared.prepare_ahead(sandbox, spec);
     }
 
-    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            check_id("container id", &spec.id)?;
-            Box::pin(self.shared.create_container(&sandbox, spec)).await
+    async fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
+        check_id("container id", &spec.id)?;
+        Box::pin(self.shared.create_container(sandbox, spec)).await
+    }
+
+    async fn start_container(&self, sandbox: &str, container: &str) -> Result<Container, Error> {
+        self.shared.start(sandbox, container).await
+    }
+
+    async fn signal(&self, sandbox: &str, container: &str, signal: i32) -> Result<(), Error> {
+        let found = self.shared.container(sandbox, container)?;
+        if matches!(found.state, State::Exited { .. }) {
+            return Ok(());
         }
-        .boxed()
-    }
-
-    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { self.shared.start(&sandbox, &container).await }.boxed()
-    }
-
-    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move {
-            let found = self.shared.container(&sandbox, &container)?;
-            if matches!(found.state, State::Exited { .. }) {
-                return Ok(());
-            }
-            if signal == libc::SIGKILL {
-                self.shared.unthrottle(&self.shared.group(&sandbox).join(&container));
-            }
-            self.shared.kill(&container, signal).await
+        if signal == libc::SIGKILL {
+            self.shared.unthrottle(&self.shared.group(sandbox).join(container));
         }
-        .boxed()
+        self.shared.kill(container, signal).await
     }
 
-    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { self.shared.exec(&sandbox, &container, spec).await }.boxed()
+    async fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> Result<ExecResult, Error> {
+        self.shared.exec(sandbox, container, spec).await
     }
 
-    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { Box::pin(self.shared.exec_stream(&sandbox, &container, spec)).await }.boxed()
+    async fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> Result<Session, Error> {
+        Box::pin(self.shared.exec_stream(sandbox, container, spec)).await
     }
 
-    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { self.shared.attach(&sandbox, &container, streams).await }.boxed()
+    async fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> Result<Session, Error> {
+        self.shared.attach(sandbox, container, streams).await
     }
 
-    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move {
-            check_id("container id", &container)?;
-            let removed = self.shared.remove_container(&sandbox, &container).await;
-            if removed.is_err() {
-                // It may still run, and the caller does not track it any more.
-                self.shared.remove_later(&sandbox, &container);
-            }
-            removed
+    async fn remove_container(&self, sandbox: &str, container: &str) -> Result<(), Error> {
+        check_id("container id", container)?;
+        let removed = self.shared.remove_container(sandbox, container).await;
+        if removed.is_err() {
+            // It may still run, and the caller does not track it any more.
+            self.shared.remove_later(sandbox, container);
         }
-        .boxed()
+        removed
     }
 
-    fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox.to_owned();
-        async move { self.shared.mount_image(&sandbox, image, target).await }.boxed()
+    async fn mount_image(&self, sandbox: &str, image: ImageFiles, target: PathBuf) -> Result<(), Error> {
+        self.shared.mount_image(sandbox, image, target).await
     }
 
-    fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            check_id("sandbox id", &sandbox)?;
-            self.shared.end(&sandbox).await
-        }
-        .boxed()
+    async fn end_sandbox(&self, sandbox: &str) -> Result<(), Error> {
+        check_id("sandbox id", sandbox)?;
+        self.shared.end(sandbox).await
     }
 
-    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            check_id("sandbox id", &sandbox)?;
-            self.shared.remove(&sandbox).await
-        }
-        .boxed()
+    async fn remove_sandbox(&self, sandbox: &str) -> Result<(), Error> {
+        check_id("sandbox id", sandbox)?;
+        self.shared.remove(sandbox).await
     }
 
-    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Self::cleanup(self).boxed()
+    async fn cleanup(&self) -> Result<(), Error> {
+        Self::cleanup(self).await
     }
 
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
@@ -169,23 +138,23 @@ impl Runtime for Containerd {
         record::identity(&directory.join(creation::PROCESS))
     }
 
-    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
+    async fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> Result<(), Error> {
         let (group, container) = (self.shared.group(sandbox), container.map(str::to_owned));
-        change(self.shared.cgroups.clone(), group, container, limits).boxed()
+        change(self.shared.cgroups.clone(), group, container, limits).await
     }
 
-    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
+    async fn arrange(&self, all: Limits, burstable: u64) -> Result<(), Error> {
         arrange(
             self.shared.cgroups.clone(),
             &self.shared.config.cgroup_root,
             all,
             burstable,
         )
-        .boxed()
+        .await
     }
 
-    fn answers(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.shared.answers().boxed()
+    async fn answers(&self) -> Result<(), Error> {
+        self.shared.answers().await
     }
 
     fn lacking(&self) -> Vec<String> {
@@ -200,9 +169,8 @@ impl Runtime for Containerd {
         Some("only the agent's embedded runtime has them")
     }
 
-    fn written(&self, _sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>> {
-        let container = container.to_owned();
-        async move { self.shared.written(&container).await }.boxed()
+    async fn written(&self, _sandbox: &str, container: &str) -> Option<Written> {
+        self.shared.written(container).await
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use async_trait::async_trait;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
@@ -112,22 +113,16 @@ pub(crate) async fn change(
 }
 
 /// Limits the groups that pods share.
-pub(crate) fn arrange(
-    cgroups: Cgroups,
-    root: &str,
-    all: Limits,
-    burstable: u64,
-) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+pub(crate) async fn arrange(cgroups: Cgroups, root: &str, all: Limits, burstable: u64) -> Result<(), Error> {
     let root = PathBuf::from(root);
-    async move {
-        let failed = io_error("arrange the control groups below", &root);
-        let arranged = tokio::task::spawn_blocking(move || cgroups.arrange(&root, &all, burstable)).await;
-        arranged
-            .unwrap_or_else(|error| Err(std::io::Error::other(error)))
-            .map_err(failed)
-    }
+    let failed = io_error("arrange the control groups below", &root);
+    let arranged = tokio::task::spawn_blocking(move || cgroups.arrange(&root, &all, burstable)).await;
+    arranged
+        .unwrap_or_else(|error| Err(std::io::Error::other(error)))
+        .map_err(failed)
 }
 
+#[async_trait]
 impl Runtime for Embedded {
     fn info(&self) -> Info {
         Info {
@@ -136,36 +131,26 @@ impl Runtime for Embedded {
         }
     }
 
-    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
-        async {
-            let known = self.shared.known()?;
-            let found = futures::future::try_join_all(known.iter().map(|id| self.shared.inspect(id))).await?;
-            let mut all: Vec<Sandbox> = found.into_iter().flatten().collect();
-            all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
-            Ok(all)
-        }
-        .boxed()
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
+        let known = self.shared.known()?;
+        let found = futures::future::try_join_all(known.iter().map(|id| self.shared.inspect(id))).await?;
+        let mut all: Vec<Sandbox> = found.into_iter().flatten().collect();
+        all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
+        Ok(all)
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
-        async move {
-            check_id("sandbox id", &spec.id)?;
-            self.shared.create(spec, connected).await
-        }
-        .boxed()
+    async fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
+        check_id("sandbox id", &spec.id)?;
+        self.shared.create(spec, connected).await
     }
 
     fn foresee(&self, sandbox: &str, spec: &ContainerSpec, placed: bool) {
         self.shared.foresee(sandbox, spec, placed);
     }
 
-    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            let (call, body) = create(spec)?;
-            self.shared.call(&sandbox, call, &body).await.and_then(as_container)
-        }
-        .boxed()
+    async fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
+        let (call, body) = create(spec)?;
+        self.shared.call(sandbox, call, &body).await.and_then(as_container)
     }
 
     /// Sends both requests at once, so that the start does not wait for this process.
@@ -184,90 +169,70 @@ impl Runtime for Embedded {
         .boxed()
     }
 
-    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
-        let (sandbox, call) = (sandbox.to_owned(), Call::Start(container.to_owned()));
-        async move { self.shared.call(&sandbox, call, &[]).await.and_then(as_container) }.boxed()
+    async fn start_container(&self, sandbox: &str, container: &str) -> Result<Container, Error> {
+        let call = Call::Start(container.to_owned());
+        self.shared.call(sandbox, call, &[]).await.and_then(as_container)
     }
 
-    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
-        let (sandbox, call) = (sandbox.to_owned(), Call::Signal(container.to_owned(), signal));
-        async move { self.shared.call(&sandbox, call, &[]).await.map(drop) }.boxed()
+    async fn signal(&self, sandbox: &str, container: &str, signal: i32) -> Result<(), Error> {
+        let call = Call::Signal(container.to_owned(), signal);
+        self.shared.call(sandbox, call, &[]).await.map(drop)
     }
 
-    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
-        let (sandbox, call) = (sandbox.to_owned(), Call::Exec(container.to_owned(), spec));
-        async move {
-            let (answer, output) = self.shared.call(&sandbox, call, &[]).await?;
-            match answer {
-                Answer::Exec {
-                    exit_code,
-                    truncated,
-                    timed_out,
-                } => Ok(ExecResult {
-                    exit_code,
-                    output,
-                    truncated,
-                    timed_out,
-                }),
-                Answer::Done | Answer::Container(_) | Answer::Sandbox(_) | Answer::Ready { .. } => Err(unexpected()),
-            }
+    async fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> Result<ExecResult, Error> {
+        let call = Call::Exec(container.to_owned(), spec);
+        let (answer, output) = self.shared.call(sandbox, call, &[]).await?;
+        match answer {
+            Answer::Exec {
+                exit_code,
+                truncated,
+                timed_out,
+            } => Ok(ExecResult {
+                exit_code,
+                output,
+                truncated,
+                timed_out,
+            }),
+            Answer::Done | Answer::Container(_) | Answer::Sandbox(_) | Answer::Ready { .. } => Err(unexpected()),
         }
-        .boxed()
     }
 
-    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { self.shared.exec_stream(&sandbox, container, spec).await }.boxed()
+    async fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> Result<Session, Error> {
+        self.shared.exec_stream(sandbox, container.to_owned(), spec).await
     }
 
-    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move { self.shared.attach(&sandbox, container, streams).await }.boxed()
+    async fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> Result<Session, Error> {
+        self.shared.attach(sandbox, container.to_owned(), streams).await
     }
 
-    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.to_owned());
-        async move {
-            check_id("container id", &container)?;
-            match self.shared.call(&sandbox, Call::Remove(container.clone()), &[]).await {
-                Ok(_) | Err(Error::SandboxNotFound(_)) => Ok(()),
-                Err(Error::SandboxLost(_)) => self.shared.remove_lost_container(&sandbox, &container).await,
-                Err(error) => Err(error),
-            }
+    async fn remove_container(&self, sandbox: &str, container: &str) -> Result<(), Error> {
+        check_id("container id", container)?;
+        match self.shared.call(sandbox, Call::Remove(container.to_owned()), &[]).await {
+            Ok(_) | Err(Error::SandboxNotFound(_)) => Ok(()),
+            Err(Error::SandboxLost(_)) => self.shared.remove_lost_container(sandbox, container).await,
+            Err(error) => Err(error),
         }
-        .boxed()
     }
 
-    fn mount_image(&self, _sandbox: &str, image: ImageFiles, target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
-        async move {
-            let path = target.clone();
-            let mounting = tokio::task::spawn_blocking(move || overlay::attach_fixed(&image.layers, &target));
-            let mounted = mounting.await.unwrap_or_else(|error| Err(error.into()));
-            mounted.map_err(io_error("mount an image at", &path))
-        }
-        .boxed()
+    async fn mount_image(&self, _sandbox: &str, image: ImageFiles, target: PathBuf) -> Result<(), Error> {
+        let path = target.clone();
+        let mounting = tokio::task::spawn_blocking(move || overlay::attach_fixed(&image.layers, &target));
+        let mounted = mounting.await.unwrap_or_else(|error| Err(error.into()));
+        mounted.map_err(io_error("mount an image at", &path))
     }
 
-    fn end_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            check_id("sandbox id", &sandbox)?;
-            self.shared.end(&sandbox).await
-        }
-        .boxed()
+    async fn end_sandbox(&self, sandbox: &str) -> Result<(), Error> {
+        check_id("sandbox id", sandbox)?;
+        self.shared.end(sandbox).await
     }
 
-    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            check_id("sandbox id", &sandbox)?;
-            self.shared.remove(&sandbox).await
-        }
-        .boxed()
+    async fn remove_sandbox(&self, sandbox: &str) -> Result<(), Error> {
+        check_id("sandbox id", sandbox)?;
+        self.shared.remove(sandbox).await
     }
 
-    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Self::cleanup(self).boxed()
+    async fn cleanup(&self) -> Result<(), Error> {
+        Self::cleanup(self).await
     }
 
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
@@ -291,31 +256,28 @@ impl Runtime for Embedded {
         record::identity(&containers.join(container).join(crate::supervisor::CONFIG))
     }
 
-    fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
-        let (sandbox, container) = (sandbox.to_owned(), container.map(str::to_owned));
-        async move {
-            if container.is_none() {
-                // The supervisor sets the pod's limits at each start of a container.
-                self.shared.call(&sandbox, Call::Limit(limits.clone()), &[]).await?;
-            }
-            let group = self.shared.group(&sandbox);
-            change(self.shared.cgroups.clone(), group, container, limits).await
+    async fn limit(&self, sandbox: &str, container: Option<&str>, limits: Limits) -> Result<(), Error> {
+        let container = container.map(str::to_owned);
+        if container.is_none() {
+            // The supervisor sets the pod's limits at each start of a container.
+            self.shared.call(sandbox, Call::Limit(limits.clone()), &[]).await?;
         }
-        .boxed()
+        let group = self.shared.group(sandbox);
+        change(self.shared.cgroups.clone(), group, container, limits).await
     }
 
-    fn arrange(&self, all: Limits, burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
+    async fn arrange(&self, all: Limits, burstable: u64) -> Result<(), Error> {
         arrange(
             self.shared.cgroups.clone(),
             &self.shared.config.cgroup_root,
             all,
             burstable,
         )
-        .boxed()
+        .await
     }
 
-    fn answers(&self) -> BoxFuture<'_, Result<(), Error>> {
-        async { Ok(()) }.boxed()
+    async fn answers(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn lacking(&self) -> Vec<String> {
@@ -327,11 +289,11 @@ impl Runtime for Embedded {
         (!crate::sys::kernel_since((6, 3))).then_some("Linux 6.3 or later is needed")
     }
 
-    fn written(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Option<Written>> {
+    async fn written(&self, sandbox: &str, container: &str) -> Option<Written> {
         let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);
         let known = check_id("container id", container).is_ok();
         let layer = known.then(|| Written::In(containers.join(container).join("upper")));
-        std::future::ready(layer).boxed()
+        layer
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

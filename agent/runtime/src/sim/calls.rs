@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::FutureExt;
-use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use super::{SIGKILL, SIGTERM, Sim, failed};
@@ -23,6 +23,7 @@ fn session(streams: Streams, stdout: Option<Output>, stderr: Option<Output>, exi
     }
 }
 
+#[async_trait]
 impl Runtime for Sim {
     fn info(&self) -> Info {
         Info {
@@ -31,53 +32,46 @@ impl Runtime for Sim {
         }
     }
 
-    fn sandboxes(&self) -> BoxFuture<'_, Result<Vec<Sandbox>, Error>> {
+    async fn sandboxes(&self) -> Result<Vec<Sandbox>, Error> {
         let mut all: Vec<_> = self.world().sandboxes.values().cloned().collect();
         all.sort_by(|left, right| (left.created_at, &left.id).cmp(&(right.created_at, &right.id)));
-        futures::future::ready(Ok(all)).boxed()
+        Ok(all)
     }
 
-    fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> BoxFuture<'_, Result<Sandbox, Error>> {
-        async move {
-            connected.await.map_err(|_gone| Error::Unconnected(spec.id.clone()))?;
-            let mut world = self.world();
-            if world.sandboxes.contains_key(&spec.id) {
-                return Err(Error::SandboxExists(spec.id));
-            }
-            let created_at = world.now();
-            let (id, pod, attempt) = (spec.id, spec.pod, spec.attempt);
-            let sandbox = Sandbox {
-                id: id.clone(),
-                pod,
-                attempt,
-                created_at,
-                user_ids: spec.user_ids,
-                se_linux_level: spec.se_linux_level,
-                lost: false,
-                containers: Vec::new(),
-            };
-            world.sandboxes.insert(id, sandbox.clone());
-            Ok(sandbox)
+    async fn create_sandbox(&self, spec: SandboxSpec, connected: Connected) -> Result<Sandbox, Error> {
+        connected.await.map_err(|_gone| Error::Unconnected(spec.id.clone()))?;
+        let mut world = self.world();
+        if world.sandboxes.contains_key(&spec.id) {
+            return Err(Error::SandboxExists(spec.id));
         }
-        .boxed()
+        let created_at = world.now();
+        let (id, pod, attempt) = (spec.id, spec.pod, spec.attempt);
+        let sandbox = Sandbox {
+            id: id.clone(),
+            pod,
+            attempt,
+            created_at,
+            user_ids: spec.user_ids,
+            se_linux_level: spec.se_linux_level,
+            lost: false,
+            containers: Vec::new(),
+        };
+        world.sandboxes.insert(id, sandbox.clone());
+        Ok(sandbox)
     }
 
-    fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> BoxFuture<'_, Result<Container, Error>> {
-        let sandbox = sandbox.to_owned();
-        async move {
-            let behaviour = self.world().behaviour(&spec.name, &spec.image);
-            if !behaviour.create_takes.is_zero() {
-                tokio::time::sleep(behaviour.create_takes).await;
-            }
-            match behaviour.create_fails {
-                Some(cause) => Err(failed("create container", cause)),
-                None => self.world().create(&sandbox, spec),
-            }
+    async fn create_container(&self, sandbox: &str, spec: ContainerSpec) -> Result<Container, Error> {
+        let behaviour = self.world().behaviour(&spec.name, &spec.image);
+        if !behaviour.create_takes.is_zero() {
+            tokio::time::sleep(behaviour.create_takes).await;
         }
-        .boxed()
+        match behaviour.create_fails {
+            Some(cause) => Err(failed("create container", cause)),
+            None => self.world().create(sandbox, spec),
+        }
     }
 
-    fn start_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<Container, Error>> {
+    async fn start_container(&self, sandbox: &str, container: &str) -> Result<Container, Error> {
         let start = || {
             let mut world = self.world();
             let started_at = world.now();
@@ -100,10 +94,10 @@ impl Runtime for Sim {
             }
             found
         });
-        futures::future::ready(result).boxed()
+        result
     }
 
-    fn signal(&self, sandbox: &str, container: &str, signal: i32) -> BoxFuture<'_, Result<(), Error>> {
+    async fn signal(&self, sandbox: &str, container: &str, signal: i32) -> Result<(), Error> {
         let signalled = || {
             let mut world = self.world();
             let found = world.container(sandbox, container)?;
@@ -115,75 +109,63 @@ impl Runtime for Sim {
             (SIGTERM, Some(after)) => self.end_later(after, sandbox, container, 128 + SIGTERM, Some(SIGTERM)),
             (_, _) => {}
         });
-        futures::future::ready(result).boxed()
+        result
     }
 
-    fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> BoxFuture<'_, Result<ExecResult, Error>> {
+    async fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> Result<ExecResult, Error> {
         let running = self.world().running(sandbox, container);
-        async move {
-            let result = running?.exec;
-            if result.timed_out {
-                tokio::time::sleep(spec.timeout).await;
-            }
-            Ok(result)
+        let result = running?.exec;
+        if result.timed_out {
+            tokio::time::sleep(spec.timeout).await;
         }
-        .boxed()
+        Ok(result)
     }
 
-    fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> BoxFuture<'_, Result<Session, Error>> {
+    async fn exec_stream(&self, sandbox: &str, container: &str, spec: StreamSpec) -> Result<Session, Error> {
         let running = self.world().running(sandbox, container);
-        async move {
-            let exec = running?.exec;
-            let output = std::io::Cursor::new(exec.output);
-            let stdout = spec.streams.stdout.then(|| -> Output { Box::pin(output) });
-            let stderr = spec.streams.stderr.then(|| -> Output { Box::pin(tokio::io::empty()) });
-            Ok(session(spec.streams, stdout, stderr, exec.exit_code))
-        }
-        .boxed()
+        let exec = running?.exec;
+        let output = std::io::Cursor::new(exec.output);
+        let stdout = spec.streams.stdout.then(|| -> Output { Box::pin(output) });
+        let stderr = spec.streams.stderr.then(|| -> Output { Box::pin(tokio::io::empty()) });
+        Ok(session(spec.streams, stdout, stderr, exec.exit_code))
     }
 
-    fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> BoxFuture<'_, Result<Session, Error>> {
+    async fn attach(&self, sandbox: &str, container: &str, streams: Streams) -> Result<Session, Error> {
         let running = self.world().running(sandbox, container);
-        async move {
-            running?;
-            let silence = |wanted: bool| wanted.then(|| -> Output { Box::pin(tokio::io::empty()) });
-            Ok(session(streams, silence(streams.stdout), silence(streams.stderr), 0))
-        }
-        .boxed()
+        running?;
+        let silence = |wanted: bool| wanted.then(|| -> Output { Box::pin(tokio::io::empty()) });
+        Ok(session(streams, silence(streams.stdout), silence(streams.stderr), 0))
     }
 
-    fn remove_container(&self, sandbox: &str, container: &str) -> BoxFuture<'_, Result<(), Error>> {
+    async fn remove_container(&self, sandbox: &str, container: &str) -> Result<(), Error> {
         self.end(sandbox, container, 128 + SIGKILL, Some(SIGKILL), false);
         if let Some(found) = self.world().sandboxes.get_mut(sandbox) {
             found.containers.retain(|existing| existing.id != container);
         }
-        futures::future::ready(Ok(())).boxed()
+        Ok(())
     }
 
     /// The simulation has no files.
-    fn mount_image(&self, sandbox: &str, _image: ImageFiles, _target: PathBuf) -> BoxFuture<'_, Result<(), Error>> {
+    async fn mount_image(&self, sandbox: &str, _image: ImageFiles, _target: PathBuf) -> Result<(), Error> {
         let found = self.world().sandbox(sandbox).map(drop);
-        async { found }.boxed()
+        found
     }
 
     /// The simulation has no processes.
-    fn end_sandbox(&self, _sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
-        futures::future::ready(Ok(())).boxed()
+    async fn end_sandbox(&self, _sandbox: &str) -> Result<(), Error> {
+        Ok(())
     }
 
-    fn remove_sandbox(&self, sandbox: &str) -> BoxFuture<'_, Result<(), Error>> {
+    async fn remove_sandbox(&self, sandbox: &str) -> Result<(), Error> {
         self.world().sandboxes.remove(sandbox);
-        futures::future::ready(Ok(())).boxed()
+        Ok(())
     }
 
-    fn cleanup(&self) -> BoxFuture<'_, Result<(), Error>> {
-        async {
-            for sandbox in self.sandboxes().await? {
-                self.remove_sandbox(&sandbox.id).await?;
-            }
-            Ok(())
+    async fn cleanup(&self) -> Result<(), Error> {
+        for sandbox in self.sandboxes().await? {
+            self.remove_sandbox(&sandbox.id).await?;
         }
-        .boxed()
+        Ok(())
     }
 
     /// The simulation counts no usage.
@@ -204,20 +186,20 @@ impl Runtime for Sim {
         known.then(Identity::default)
     }
 
-    fn limit(&self, sandbox: &str, container: Option<&str>, _limits: Limits) -> BoxFuture<'_, Result<(), Error>> {
+    async fn limit(&self, sandbox: &str, container: Option<&str>, _limits: Limits) -> Result<(), Error> {
         let found = match container {
             Some(container) => self.world().container(sandbox, container).map(drop),
             None => self.world().sandbox(sandbox).map(drop),
         };
-        async { found }.boxed()
+        found
     }
 
-    fn arrange(&self, _all: Limits, _burstable: u64) -> BoxFuture<'_, Result<(), Error>> {
-        futures::future::ready(Ok(())).boxed()
+    async fn arrange(&self, _all: Limits, _burstable: u64) -> Result<(), Error> {
+        Ok(())
     }
 
-    fn answers(&self) -> BoxFuture<'_, Result<(), Error>> {
-        async { Ok(()) }.boxed()
+    async fn answers(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn lacking(&self) -> Vec<String> {
@@ -228,8 +210,8 @@ impl Runtime for Sim {
         None
     }
 
-    fn written(&self, _sandbox: &str, _container: &str) -> BoxFuture<'_, Option<Written>> {
-        std::future::ready(None).boxed()
+    async fn written(&self, _sandbox: &str, _container: &str) -> Option<Written> {
+        None
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
