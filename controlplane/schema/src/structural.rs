@@ -256,41 +256,6 @@ impl Values {
         self.required.iter().map(AsRef::as_ref)
     }
 
-    /// `enum`
-    pub fn enumeration(&self) -> &[Value] {
-        &self.enumeration
-    }
-
-    /// `maxLength`, in code points.
-    pub fn max_length(&self) -> Option<i64> {
-        self.max_length
-    }
-
-    /// `minLength`, in code points.
-    pub fn min_length(&self) -> Option<i64> {
-        self.min_length
-    }
-
-    /// `maxItems`
-    pub fn max_items(&self) -> Option<i64> {
-        self.max_items
-    }
-
-    /// `minItems`
-    pub fn min_items(&self) -> Option<i64> {
-        self.min_items
-    }
-
-    /// `maxProperties`
-    pub fn max_properties(&self) -> Option<i64> {
-        self.max_properties
-    }
-
-    /// `minProperties`
-    pub fn min_properties(&self) -> Option<i64> {
-        self.min_properties
-    }
-
     /// `pattern`, in RE2's syntax.
     pub fn pattern(&self) -> Option<&str> {
         self.pattern.as_ref().map(LazyPattern::text)
@@ -300,15 +265,5 @@ impl Values {
     pub fn matches(&self, text: &str) -> bool {
         let pattern = self.pattern.as_ref().and_then(LazyPattern::get);
         pattern.is_none_or(|pattern| pattern.is_match(text))
-    }
-
-    /// `maximum`
-    pub fn maximum(&self) -> Option<f64> {
-        self.maximum
-    }
-
-    /// `minimum`
-    pub fn minimum(&self) -> Option<f64> {
-        self.minimum
     }
 }

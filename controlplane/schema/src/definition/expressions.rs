@@ -10,7 +10,7 @@ use crate::Invalid;
 use crate::path::Path;
 use crate::render;
 use crate::rules::{Compiled, cardinality, declared, element, property};
-use crate::structural::{Additional, Kind, ListType, Node, Rule, Values};
+use crate::structural::{Additional, Kind, ListType, Node, Rule};
 
 /// Cost limit of a rule.
 const RULE_LIMIT: u64 = 10_000_000;
@@ -197,8 +197,8 @@ fn elements(node: &Node) -> Option<u64> {
     let bound = |limit: Option<i64>| limit.map(|limit| u64::try_from(limit).unwrap_or(0));
     let values = node.values();
     match node.kind() {
-        Some(Kind::Object) if node.additional().is_some() => bound(values.and_then(Values::max_properties)),
-        Some(Kind::Array) => bound(values.and_then(Values::max_items)),
+        Some(Kind::Object) if node.additional().is_some() => bound(values.and_then(|values| values.max_properties)),
+        Some(Kind::Array) => bound(values.and_then(|values| values.max_items)),
         _ => Some(1),
     }
 }

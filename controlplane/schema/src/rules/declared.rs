@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use expressions::schema::{Field, Format, ListKind, ObjectSchema, Schema, Shape, escape};
 
-use crate::structural::{Additional, Kind, ListType, Node, Structural, Values};
+use crate::structural::{Additional, Kind, ListType, Node, Structural};
 
 impl Structural {
     /// CEL type of the whole object, with a name; `None` if expressions cannot access it.
@@ -29,7 +29,7 @@ fn named(node: &Node, is_root: bool, name: &str) -> Option<Schema> {
 fn bare(node: &Node, is_root: bool, name: &str) -> Option<Schema> {
     let values = node.values();
     if node.is_int_or_string() {
-        let most = values.and_then(Values::max_length);
+        let most = values.and_then(|values| values.max_length);
         return Some(Schema::new(Shape::IntOrString).at_most(most.map(in_bytes)));
     }
     Some(match node.kind()? {
@@ -41,7 +41,7 @@ fn bare(node: &Node, is_root: bool, name: &str) -> Option<Schema> {
                 Some(ListType::Map) => ListKind::Map(node.list_keys().map(str::to_owned).collect()),
             };
             let items = Box::new(items);
-            let most = values.and_then(Values::max_items);
+            let most = values.and_then(|values| values.max_items);
             Schema::new(Shape::List { items, kind }).at_most(most.map(positive))
         }
         Kind::Object => return object(node, is_root, name),
@@ -69,9 +69,9 @@ fn text(node: &Node) -> Schema {
         "date-time" => Format::DateTime,
         _ => Format::Text,
     };
-    let length = node.values().and_then(Values::max_length);
+    let length = node.values().and_then(|values| values.max_length);
     let longest = || {
-        let listed = node.values().map(Values::enumeration).unwrap_or_default();
+        let listed = node.values().map(|values| &*values.enumeration).unwrap_or_default();
         let sizes = listed
             .iter()
             .filter_map(|one| one.as_str())
@@ -89,7 +89,7 @@ fn text(node: &Node) -> Schema {
 fn object(node: &Node, is_root: bool, name: &str) -> Option<Schema> {
     if let Some(Additional::Schema(below)) = node.additional() {
         let values = named(below, below.is_embedded(), &format!("{name}.@elem"))?;
-        let most = node.values().and_then(Values::max_properties);
+        let most = node.values().and_then(|values| values.max_properties);
         return Some(Schema::new(Shape::Map(Box::new(values))).at_most(most.map(positive)));
     }
     let mut fields = BTreeMap::new();
