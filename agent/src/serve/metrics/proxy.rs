@@ -48,7 +48,10 @@ fn families(counts: &ProxyCounts) -> [Family<'static>; 4] {
         Family::new(name, each)
     };
     [
-        time("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", counts.queued),
+        time(
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+            counts.queued,
+        ),
         time("kubeproxy_sync_proxy_rules_last_timestamp_seconds", counts.updated),
         checks("kubeproxy_proxy_healthz_total", "/healthz"),
         checks("kubeproxy_proxy_livez_total", "/livez"),
