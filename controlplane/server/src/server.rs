@@ -61,8 +61,8 @@ impl Server {
     }
 
     /// Creates the objects that [`Self::bootstrap`] could not, and recreates deleted ones that a
-    /// cluster needs; maintains the definitions of kinds, the `APIServices` and the status of
-    /// policies, for as long as it is polled.
+    /// cluster needs; maintains the definitions of kinds, the `APIServices`, the status of
+    /// policies and what Services hold, for as long as it is polled.
     pub async fn heal(&self) -> Infallible {
         let shared = &self.shared;
         let upkeep = definitions::upkeep::run(Arc::clone(shared), self.router());
@@ -78,6 +78,7 @@ impl Server {
             never = healed => never,
             never = ui::measures::run(Arc::clone(shared), self.router()) => never,
             never = bootstrap::follow(self.router(), &shared.store, &shared.options) => never,
+            never = crate::storage::allocation::keep(&shared.store, || (shared.options.clock)()) => never,
         }
     }
 

@@ -26,11 +26,14 @@ use crate::request::object;
 use crate::storage;
 
 pub(crate) use range::{Range, pick, ranges};
-pub(crate) use repair::repair;
+pub(crate) use repair::{keep, repair};
 
 /// Number of node ports at the start of the range that are kept for explicit requests until no
 /// others are left, as upstream does.
 const ASKED_FOR: i32 = 86;
+
+/// Label of the addresses that are allocated here.
+const MANAGED_BY: (&str, &str) = ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
 
 /// Addresses and ports that a Service holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,7 +78,7 @@ pub(crate) fn hold_address(service: &ObjectMeta, address: IpAddr, now: Timestamp
             "ipaddress.kubernetes.io/ip-family",
             if address.is_ipv6() { "IPv6" } else { "IPv4" },
         ),
-        ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"),
+        MANAGED_BY,
     ];
     let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let mut held = IPAddress {

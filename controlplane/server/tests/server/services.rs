@@ -263,6 +263,27 @@ async fn every_cluster_has_its_own_service() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_services_hold_is_repaired_now_and_then() {
+    let api = Api::start().await;
+    create(&api, "web", &json!({"clusterIP": "10.96.0.9"})).await;
+    api.delete(&format!("{ADDRESSES}/10.96.0.9"), "").await;
+    let parent = json!({"resource": "services", "namespace": "default", "name": "gone"});
+    let reserved = json!({"metadata": {"name": "10.96.0.10"}, "spec": {"parentRef": parent}});
+    let left = json!({
+        "metadata": {"name": "10.96.0.11", "labels": {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
+        "spec": {"parentRef": parent},
+    });
+    for address in [reserved, left] {
+        let made = api.post(ADDRESSES, &address).await;
+        assert_eq!(made.code, StatusCode::CREATED, "{}", made.text());
+    }
+    assert_eq!(held(&api).await, ["10.96.0.10", "10.96.0.11"]);
+    let rounds = tokio::time::timeout(std::time::Duration::from_secs(400), api.server.heal());
+    assert!(rounds.await.is_err(), "it never ends");
+    assert_eq!(held(&api).await, ["10.96.0.10", "10.96.0.9"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_own_service_leads_to_the_server_again() {
     let api = Api::start_with(|options| Options {
         address: "192.0.2.7:6443".to_owned(),

@@ -1,6 +1,8 @@
-//! Repair of the allocations at start: exactly what Services use is allocated.
+//! Repair of the allocations, at start and now and then: exactly what Services use is allocated.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::time::Duration;
 
 use api::find;
 use k8s_openapi::api::core::v1::Service;
@@ -9,8 +11,19 @@ use k8s_openapi::jiff::Timestamp;
 use store::{Key, Prefix, Store, Write};
 use tracing::warn;
 
-use super::{Claims, address_key, hold_address, hold_port, port_key, removal};
+use super::{Claims, MANAGED_BY, address_key, hold_address, hold_port, port_key, removal};
 use crate::storage;
+
+/// Time between two repairs, as between upstream's.
+const EVERY: Duration = Duration::from_secs(180);
+
+/// Repairs what others removed or left, for as long as it is polled.
+pub(crate) async fn keep(store: &Store, clock: impl Fn() -> Timestamp) -> Infallible {
+    loop {
+        tokio::time::sleep(EVERY).await;
+        repair(store, clock()).await;
+    }
+}
 
 /// Allocates what Services use and the store lacks, and releases what belongs to no Service.
 pub(crate) async fn repair(store: &Store, now: Timestamp) {
@@ -20,6 +33,9 @@ pub(crate) async fn repair(store: &Store, now: Timestamp) {
     ) else {
         return;
     };
+    // Before the Services: one that another control plane makes meanwhile holds nothing yet that is seen here.
+    let held = store.present(&storage::prefix(addresses, ""));
+    let ports = store.present(&Prefix::resource("skiff", "nodeports"));
     let mut wanted: BTreeSet<Key> = BTreeSet::new();
     let mut writes: Vec<Write> = Vec::new();
     for entry in store.present(&storage::prefix(services, "")) {
@@ -45,17 +61,16 @@ pub(crate) async fn repair(store: &Store, now: Timestamp) {
             wanted.insert(key);
         }
     }
-    for entry in store.present(&storage::prefix(addresses, "")) {
+    for entry in held {
         let Ok(object) = addresses.decode_stored(&entry.bytes) else {
             continue;
         };
         let address = object.as_any().downcast_ref::<IPAddress>();
-        let of_service = address.is_some_and(|address| address.spec.parent_ref.resource == "services");
+        let of_service = address.is_some_and(is_of_service);
         if of_service && !wanted.contains(&entry.key) {
             writes.extend(removal(&entry));
         }
     }
-    let ports = store.present(&Prefix::resource("skiff", "nodeports"));
     writes.extend(
         ports
             .iter()
@@ -65,8 +80,15 @@ pub(crate) async fn repair(store: &Store, now: Timestamp) {
     for write in writes {
         let key = write.key().clone();
         if let Err(failure) = store.commit(write).await {
-            // Two Services with one address, or a full disk: the next start tries again.
+            // Two Services with one address, or a full disk: the next round tries again.
             warn!(%key, error = &failure as &dyn std::error::Error, "not repaired");
         }
     }
+}
+
+/// True for an address that was allocated here. Others, such as reserved ones, are left to those who made them.
+fn is_of_service(address: &IPAddress) -> bool {
+    let labels = address.metadata.labels.as_ref();
+    let by = labels.and_then(|labels| labels.get(MANAGED_BY.0));
+    by.is_some_and(|by| by == MANAGED_BY.1) && address.spec.parent_ref.resource == "services"
 }
