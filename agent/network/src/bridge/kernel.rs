@@ -216,7 +216,7 @@ impl Kernel {
             let Some(link) = found.filter(|link| link.header.flags.contains(LinkFlags::Up)) else {
                 return Ok(false);
             };
-            let mut lacking: Vec<IpAddr> = ranges.iter().map(|range| range.gateway()).collect();
+            let mut lacking: Vec<IpAddr> = ranges.iter().map(Cidr::gateway).collect();
             let all = self.host.handle.address().get();
             let mut all = all.set_link_index_filter(link.header.index).execute();
             let failed = |error| refused("list addresses", &error);

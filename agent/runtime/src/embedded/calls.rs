@@ -292,8 +292,7 @@ impl Runtime for Embedded {
     async fn written(&self, sandbox: &str, container: &str) -> Option<Written> {
         let containers = self.shared.directory(sandbox).join(crate::supervisor::CONTAINERS);
         let known = check_id("container id", container).is_ok();
-        let layer = known.then(|| Written::In(containers.join(container).join("upper")));
-        layer
+        known.then(|| Written::In(containers.join(container).join("upper")))
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {

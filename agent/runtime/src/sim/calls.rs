@@ -88,13 +88,12 @@ impl Runtime for Sim {
             found.state = State::Running { pid: 4242, started_at };
             Ok((found.clone(), behaviour))
         };
-        let result = start().map(|(found, behaviour)| {
+        start().map(|(found, behaviour)| {
             if let Some(after) = behaviour.runs_for {
                 self.end_later(after, sandbox, container, behaviour.exit_code, None);
             }
             found
-        });
-        result
+        })
     }
 
     async fn signal(&self, sandbox: &str, container: &str, signal: i32) -> Result<(), Error> {
@@ -104,12 +103,11 @@ impl Runtime for Sim {
             let (name, image) = (found.name.clone(), found.image.clone());
             Ok(world.behaviour(&name, &image))
         };
-        let result = signalled().map(|behaviour| match (signal, behaviour.stops_within) {
+        signalled().map(|behaviour| match (signal, behaviour.stops_within) {
             (SIGKILL, _) => self.end_later(Duration::ZERO, sandbox, container, 128 + SIGKILL, Some(SIGKILL)),
             (SIGTERM, Some(after)) => self.end_later(after, sandbox, container, 128 + SIGTERM, Some(SIGTERM)),
             (_, _) => {}
-        });
-        result
+        })
     }
 
     async fn exec(&self, sandbox: &str, container: &str, spec: ExecSpec) -> Result<ExecResult, Error> {
@@ -147,8 +145,7 @@ impl Runtime for Sim {
 
     /// The simulation has no files.
     async fn mount_image(&self, sandbox: &str, _image: ImageFiles, _target: PathBuf) -> Result<(), Error> {
-        let found = self.world().sandbox(sandbox).map(drop);
-        found
+        self.world().sandbox(sandbox).map(drop)
     }
 
     /// The simulation has no processes.
@@ -187,11 +184,10 @@ impl Runtime for Sim {
     }
 
     async fn limit(&self, sandbox: &str, container: Option<&str>, _limits: Limits) -> Result<(), Error> {
-        let found = match container {
+        match container {
             Some(container) => self.world().container(sandbox, container).map(drop),
             None => self.world().sandbox(sandbox).map(drop),
-        };
-        found
+        }
     }
 
     async fn arrange(&self, _all: Limits, _burstable: u64) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use super::{Claims, MANAGED_BY, address_key, hold_address, hold_port, port_key, 
 use crate::storage;
 
 /// Time between two repairs, as between upstream's.
-const EVERY: Duration = Duration::from_secs(180);
+const EVERY: Duration = Duration::from_mins(3);
 
 /// Repairs what others removed or left, for as long as it is polled.
 pub(crate) async fn keep(store: &Store, clock: impl Fn() -> Timestamp) -> Infallible {
