@@ -231,6 +231,9 @@ async fn a_bridge_that_was_removed_set_down_or_emptied_is_made_again() {
         answers(&one);
     }
     mending.shutdown().await;
+    ip("route flush dev skiff0");
+    network.start(ranges.parse().unwrap()).await.unwrap();
+    answers(&one);
     network.stop().await.unwrap();
     assert!(lost.try_recv().is_err(), "nothing else is told");
 }

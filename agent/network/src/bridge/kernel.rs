@@ -171,8 +171,7 @@ impl Socket {
 }
 
 impl Kernel {
-    /// Creates the bridge with its owner's mark and the gateways' addresses, and the blackhole
-    /// routes.
+    /// Creates the bridge with its owner's mark and the gateways' addresses, and the routes to it.
     pub(super) fn prepare(&self, bridge: &str, mark: &Mark, ranges: Ranges) -> Result<(), Error> {
         let mtu = self.mtu(ranges, mark, None)?;
         self.runtime.block_on(async {
@@ -202,8 +201,10 @@ impl Kernel {
                 accept(given, Errno::EEXIST, "give the bridge its address")?;
             }
             for range in ranges.iter() {
-                let made = host.handle.route().add(last_resort(range)).execute().await;
-                accept(made, Errno::EEXIST, "add the blackhole route")?;
+                for route in [routes::connected(range, index), last_resort(range)] {
+                    let made = host.handle.route().add(route).execute().await;
+                    accept(made, Errno::EEXIST, "add the routes to the pods")?;
+                }
             }
             Ok(())
         })

@@ -3,13 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use rtnetlink::{LinkBridge, RouteMessageBuilder};
 
 use crate::Cidr;
 
 /// Metric of the blackhole route: any other route to the pods is preferred.
 const LAST_RESORT: u32 = u32::MAX;
+/// Metric of the IPv6 route that the kernel adds with an address (`IP6_RT_PRIO_ADDRCONF`).
+const PREFIX_METRIC: u32 = 256;
 
 /// Blackhole route for packets to a pod that is gone, or while the bridge is down, so that they do
 /// not leave the machine.
@@ -24,6 +26,25 @@ pub(super) fn last_resort(range: Cidr) -> RouteMessage {
             .destination_prefix(network, range.prefix)
             .kind(RouteType::BlackHole)
             .priority(LAST_RESORT)
+            .build(),
+    }
+}
+
+/// Route to the bridge's pods. The kernel adds it with the bridge's address, and not again when it
+/// was deleted.
+pub(super) fn connected(range: Cidr, bridge: u32) -> RouteMessage {
+    match range.network() {
+        IpAddr::V4(network) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(network, range.prefix)
+            .output_interface(bridge)
+            .scope(RouteScope::Link)
+            .protocol(RouteProtocol::Kernel)
+            .build(),
+        IpAddr::V6(network) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(network, range.prefix)
+            .output_interface(bridge)
+            .protocol(RouteProtocol::Kernel)
+            .priority(PREFIX_METRIC)
             .build(),
     }
 }
