@@ -84,7 +84,8 @@ pub enum OpenError {
     Locked(PathBuf),
     /// `index.json` is invalid.
     #[error(
-        "the index of the image store {directory:?} is damaged; remove the directory to have the images pulled again"
+        "index.json of the image store {directory:?} is damaged; remove that file alone, as pods use the layers: images \
+         are pulled again, imported ones have to be imported again"
     )]
     Damaged {
         /// Path of the store.
