@@ -4,10 +4,8 @@
 pub(super) mod validation;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+    MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhook, ValidatingWebhookConfiguration,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::kind::{Kind, Updates};
 use crate::table::{Column, age_column};
@@ -59,9 +57,25 @@ impl Kind for ValidatingWebhookConfiguration {
 
     fn set_defaults(&mut self) {
         for webhook in self.webhooks.iter_mut().flatten() {
-            let mut mutating: MutatingWebhook = converted(webhook);
-            set_defaults(&mut mutating);
-            *webhook = converted(&mutating);
+            let mut common = common(webhook);
+            set_defaults(&mut common);
+            let MutatingWebhook {
+                client_config,
+                failure_policy,
+                match_policy,
+                namespace_selector,
+                object_selector,
+                rules,
+                timeout_seconds,
+                ..
+            } = common;
+            webhook.client_config = client_config;
+            webhook.failure_policy = failure_policy;
+            webhook.match_policy = match_policy;
+            webhook.namespace_selector = namespace_selector;
+            webhook.object_selector = object_selector;
+            webhook.rules = rules;
+            webhook.timeout_seconds = timeout_seconds;
         }
     }
 
@@ -70,7 +84,7 @@ impl Kind for ValidatingWebhookConfiguration {
     }
 
     fn validate(&self) -> Vec<Invalid> {
-        let common: Vec<MutatingWebhook> = self.webhooks.iter().flatten().map(converted).collect();
+        let common: Vec<MutatingWebhook> = self.webhooks.iter().flatten().map(common).collect();
         validation::validate(&common)
     }
 
@@ -79,11 +93,35 @@ impl Kind for ValidatingWebhookConfiguration {
     }
 }
 
-/// A webhook as one of the other kind: a mutating one has all fields of a validating one and one
-/// more, under the same names.
-fn converted<T: DeserializeOwned + Default>(webhook: &impl Serialize) -> T {
-    let json = serde_json::to_value(webhook).unwrap_or_default();
-    serde_json::from_value(json).unwrap_or_default()
+/// Validating webhook as a mutating one, which has all its fields and one more.
+fn common(webhook: &ValidatingWebhook) -> MutatingWebhook {
+    let ValidatingWebhook {
+        admission_review_versions,
+        client_config,
+        failure_policy,
+        match_conditions,
+        match_policy,
+        name,
+        namespace_selector,
+        object_selector,
+        rules,
+        side_effects,
+        timeout_seconds,
+    } = webhook.clone();
+    MutatingWebhook {
+        admission_review_versions,
+        client_config,
+        failure_policy,
+        match_conditions,
+        match_policy,
+        name,
+        namespace_selector,
+        object_selector,
+        reinvocation_policy: None,
+        rules,
+        side_effects,
+        timeout_seconds,
+    }
 }
 
 /// `pkg/apis/admissionregistration/v1/defaults.go`
