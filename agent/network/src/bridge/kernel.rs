@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 pub(super) use tunnel::Mark;
 
 use super::sandbox::namespace;
+use super::{finish, note};
 use crate::{Attachment, Cidr, Error, Ranges};
 use routes::{hardware_address, last_resort, mtu};
 
@@ -173,7 +174,7 @@ impl Socket {
 impl Kernel {
     /// Creates the bridge with its owner's mark and the gateways' addresses, and the routes to it.
     pub(super) fn prepare(&self, bridge: &str, mark: &Mark, ranges: Ranges) -> Result<(), Error> {
-        let mtu = self.mtu(ranges, mark, None)?;
+        let mtu = self.mtu(bridge, ranges, mark, None)?;
         self.runtime.block_on(async {
             let (host, links) = (&self.host, self.host.handle.link());
             let first = ranges.of_family(false).or(ranges.of_family(true));
@@ -229,18 +230,23 @@ impl Kernel {
     }
 
     /// Adds the neighbor entries of pods to the bridge: the kernel deletes them when the bridge's
-    /// hardware address is set.
+    /// hardware address is set. Goes on past failures.
     pub(super) fn add_neighbors(&self, bridge: &str, pods: &[(String, Attachment)]) -> Result<(), Error> {
         self.runtime.block_on(async {
             let index = self.host.index(bridge).await?;
+            let mut failures = Vec::new();
             for (link, attachment) in pods {
                 let found = self.host.link(link).await?;
                 // A link that is gone or on no bridge comes with its entries when it is mended.
                 if let Some(port) = found.filter(|found| routes::controller(found) == Some(index)) {
-                    self.host.add_neighbors(index, port.header.index, attachment).await?;
+                    let added = self.host.add_neighbors(index, port.header.index, attachment).await;
+                    // A pod may leave meanwhile.
+                    if added.is_err() && self.host.link(link).await?.is_some() {
+                        note(&mut failures, added);
+                    }
                 }
             }
-            Ok(())
+            finish(failures)
         })
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -13,9 +14,9 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 use super::sandbox::namespace;
-use super::{Bridge, Inner, kernel};
+use super::{Bridge, Inner, kernel, note};
 use crate::nft::conntrack;
-use crate::{Error, Lost};
+use crate::{Error, Lost, Ranges};
 
 // Multicast groups, from `linux/rtnetlink.h`.
 pub(super) const LINKS: u32 = 1;
@@ -35,8 +36,10 @@ const INDEX: usize = 4;
 /// Length of a notification before its attributes.
 const PREAMBLE: usize = 16;
 const NAME: u16 = 3;
-/// Delay between attempts to connect a sandbox.
+/// Delay between attempts to connect a sandbox, or to repair the bridge.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Pause after a repair of the bridge: another program may take it apart each time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Monitors and repairs links while it is polled.
 pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(), Error> {
@@ -45,7 +48,7 @@ pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(),
     let news = listen(LINKS | ADDRESSES).map_err(failed)?;
     let mut known = BTreeMap::new();
     loop {
-        let lost = bridge.run(|inner| inner.mend()).await?;
+        let (lost, repaired) = bridge.run(|inner| inner.mend()).await?;
         known.retain(|sandbox, _| lost.iter().any(|lost| lost.sandbox_id == *sandbox));
         for lost in lost {
             let before = known.insert(lost.sandbox_id.clone(), lost.failure.clone());
@@ -55,8 +58,11 @@ pub(super) async fn run(bridge: &Bridge, told: mpsc::Sender<Lost>) -> Result<(),
             }
         }
         known.retain(|_, failure| failure.is_some());
+        if repaired {
+            tokio::time::sleep(PAUSE).await;
+        }
         let heard = hear(&news, &bridge.inner);
-        if known.is_empty() {
+        if known.is_empty() && bridge.inner.is_repaired.load(Ordering::Relaxed) {
             heard.await.map_err(failed)?;
         } else if let Ok(heard) = tokio::time::timeout(AGAIN, heard).await {
             heard.map_err(failed)?;
@@ -128,24 +134,20 @@ impl Inner {
         link == self.config.bridge || self.records().has_link(link)
     }
 
-    /// Repairs the bridge, connects all sandboxes whose links are missing, and returns them.
-    fn mend(&self) -> Result<Vec<Lost>, Error> {
+    /// Repairs the bridge, connects all sandboxes whose links are missing, and returns them, and
+    /// whether the bridge needed it.
+    fn mend(&self) -> Result<(Vec<Lost>, bool), Error> {
         let Some(ranges) = self.records().ranges() else {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), false));
         };
         let bridge = &self.config.bridge;
         kernel::with(|kernel| {
             // Ports are listed first: a pod that is added meanwhile is not taken for lost.
             let wanted = self.records().links();
             let ports = kernel.ports(bridge)?;
-            if !kernel.is_whole(bridge, ranges)? {
-                tracing::warn!(
-                    bridge,
-                    "the pods' bridge was removed, set down or lost an address; it is made again"
-                );
-                kernel.prepare(bridge, &self.mark(), ranges)?;
-                kernel.add_neighbors(bridge, &self.held())?;
-                self.lead_ports(&[])?;
+            let repairs = !self.is_repaired.load(Ordering::Relaxed) || !kernel.is_whole(bridge, ranges)?;
+            if repairs {
+                self.repair(kernel, ranges)?;
             }
             let ports = ports.unwrap_or_default();
             let mut all = Vec::new();
@@ -164,7 +166,26 @@ impl Inner {
                     });
                 }
             }
-            Ok(all)
+            Ok((all, repairs))
         })
+    }
+
+    /// Makes the bridge as it was. What fails is tried again later; links are mended all the same.
+    fn repair(&self, kernel: &kernel::Kernel, ranges: Ranges) -> Result<(), Error> {
+        let bridge = &self.config.bridge;
+        tracing::warn!(
+            bridge,
+            "the pods' bridge was removed, set down or lost an address; it is made again"
+        );
+        self.is_repaired.store(false, Ordering::Relaxed);
+        kernel.prepare(bridge, &self.mark(), ranges)?;
+        let mut failures = Vec::new();
+        note(&mut failures, kernel.add_neighbors(bridge, &self.held()));
+        note(&mut failures, self.lead_ports(&[]));
+        self.is_repaired.store(failures.is_empty(), Ordering::Relaxed);
+        if !failures.is_empty() {
+            tracing::warn!(bridge, ?failures, "the pods' bridge is not whole yet");
+        }
+        Ok(())
     }
 }

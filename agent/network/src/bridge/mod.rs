@@ -101,6 +101,8 @@ struct Inner {
     fitted: AtomicBool,
     /// True if the anti-spoofing table is active.
     is_guarded: AtomicBool,
+    /// True unless a repair of the bridge was left unfinished.
+    is_repaired: AtomicBool,
 }
 
 impl Bridge {
@@ -125,6 +127,7 @@ impl Bridge {
                 routed: Mutex::default(),
                 fitted: AtomicBool::new(false),
                 is_guarded: AtomicBool::new(false),
+                is_repaired: AtomicBool::new(true),
             }),
         })
     }

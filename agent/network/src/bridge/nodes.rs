@@ -123,7 +123,7 @@ impl Inner {
                 masquerade::replace(bridge, ranges, &self.near())?;
             }
             let led = kernel.lead(&mark, nodes.id, &wanted);
-            let mtu = kernel.mtu(ranges, &mark, wanted.mtu)?;
+            let mtu = kernel.mtu(bridge, ranges, &mark, wanted.mtu)?;
             let other = kernel.set_mtu(bridge, mtu)?;
             if other {
                 // Existing slots have the earlier MTU.

@@ -123,7 +123,13 @@ impl Kernel {
 
     /// MTU of pods: limited by the uplink of each family, the tunnel, and the routes to other
     /// nodes.
-    pub(in super::super) fn mtu(&self, ranges: Ranges, mark: &Mark, others: Option<u32>) -> Result<u32, Error> {
+    pub(in super::super) fn mtu(
+        &self,
+        bridge: &str,
+        ranges: Ranges,
+        mark: &Mark,
+        others: Option<u32>,
+    ) -> Result<u32, Error> {
         self.runtime.block_on(async {
             let tunnel = self.host.link(&mark.tunnel).await?.filter(is_vxlan);
             let mut mtu = others
@@ -133,6 +139,10 @@ impl Kernel {
             for range in ranges.iter() {
                 let own = self.host.uplink_mtu(range.is_ipv6()).await?;
                 mtu = mtu.into_iter().chain(own).min();
+            }
+            if mtu.is_none() {
+                // The default route may be away for a moment.
+                mtu = self.host.link(bridge).await?.and_then(|link| routes::mtu(&link));
             }
             Ok(mtu.unwrap_or(1500))
         })
