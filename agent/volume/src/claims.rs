@@ -118,19 +118,36 @@ pub(crate) fn mount(
         write_note(target, GROUPS, &group.to_string())?;
     }
     let restricted = flags(&backing.options);
-    if !restricted.is_empty() {
-        write_note(target, RESTRICTING, "")?;
-        // The agent may have been killed after it was bound.
-        subpath::unmount(target).map_err(|error| io_error("unmount", target, error))?;
-    }
+    unbind(target, restricted.is_empty())?;
     make_target(target, found.is_dir())?;
     let from = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
+    // Options are those of one mount: what is mounted below it stays away, as with a kubelet.
+    let below = if restricted.is_empty() {
+        MsFlags::MS_REC
+    } else {
+        MsFlags::empty()
+    };
+    let flags = MsFlags::MS_BIND | below;
     bind(Some(&from), target, None::<&str>, flags, None::<&str>).map_err(|error| io_error("bind to", target, error))?;
     if restricted.is_empty() {
         return Ok(());
     }
     restrict(target, restricted).map_err(|error| io_error("set the mount options of", target, error))
+}
+
+/// Ends a mount whose options were not set before the agent was killed, and notes that this one's are to come.
+fn unbind(target: &Path, is_free: bool) -> Result<(), Error> {
+    let begun = note(target, RESTRICTING).filter(|note| note.exists());
+    if !is_free {
+        write_note(target, RESTRICTING, "")?;
+    }
+    if begun.is_some() || !is_free {
+        subpath::unmount(target).map_err(|error| io_error("unmount", target, error))?;
+    }
+    match begun.filter(|_| is_free) {
+        Some(begun) => fs::remove_file(&begun).map_err(|error| io_error("remove", &begun, error)),
+        None => Ok(()),
+    }
 }
 
 /// True if a claim is mounted with its options.

@@ -1,6 +1,7 @@
 //! `fsGroup`: all files of a volume belong to the pod's group, which may read and write them, and
 //! new files inherit the group.
 
+use std::cell::Cell;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,16 @@ pub(crate) fn give(root: &File, pod: &Pod) -> io::Result<()> {
     if context.fs_group_change_policy.as_deref() == Some("OnRootMismatch") && is_given(root, group)? {
         return Ok(());
     }
-    walk::all(root, |file| change(file, group))
+    let kept = Cell::new(None);
+    walk::all(root, |file| {
+        let refused = change(file, group)?;
+        kept.set(kept.take().or(refused));
+        Ok(())
+    })?;
+    if let Some(error) = kept.into_inner() {
+        tracing::warn!(pod = pod.metadata.name, group, %error, "files of a volume keep their group or their mode");
+    }
+    Ok(())
 }
 
 fn is_given(root: &File, group: u32) -> io::Result<bool> {
@@ -38,15 +48,18 @@ fn is_given(root: &File, group: u32) -> io::Result<bool> {
 
 /// Changes a file as far as its file system lets it: one may know no owners, or be read-only
 /// (`changeFilePermission`, `pkg/volume/volume_linux.go`).
-fn change(file: &OwnedFd, group: u32) -> io::Result<()> {
+/// Returns what it refused.
+fn change(file: &OwnedFd, group: u32) -> io::Result<Option<io::Error>> {
     // A change of the owner clears the set-user-ID bit.
     let found = metadata(file)?;
-    fchownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH).unwrap_or_default();
-    if !found.is_symlink() {
-        let mode = found.mode() & 0o7777 | FILES | if found.is_dir() { DIRECTORIES } else { 0 };
-        fs::set_permissions(by_number(file), Permissions::from_mode(mode)).unwrap_or_default();
+    let owned = fchownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH);
+    let refused = owned.err().map(io::Error::from);
+    if found.is_symlink() {
+        return Ok(refused);
     }
-    Ok(())
+    let mode = found.mode() & 0o7777 | FILES | if found.is_dir() { DIRECTORIES } else { 0 };
+    let set = fs::set_permissions(by_number(file), Permissions::from_mode(mode));
+    Ok(refused.or(set.err()))
 }
 
 #[cfg(test)]
