@@ -84,8 +84,9 @@ pub enum OpenError {
     Locked(PathBuf),
     /// `index.json` is invalid.
     #[error(
-        "index.json of the image store {directory:?} is damaged; remove that file alone, as pods use the layers: images \
-         are pulled again, imported ones have to be imported again"
+        "index.json of the image store {directory:?} is damaged; remove that file alone, and restart the node's \
+         pods: they use the layers, which go with the next image that is removed; images are pulled again, imported \
+         ones have to be imported again"
     )]
     Damaged {
         /// Path of the store.

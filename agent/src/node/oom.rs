@@ -64,7 +64,8 @@ fn open() -> io::Result<AsyncFd<OwnedFd>> {
     let mut options = OpenOptions::new();
     let mut messages = options
         .read(true)
-        .custom_flags(OFlag::O_NONBLOCK.bits())
+        // Where it is a terminal, it does not become the agent's.
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
         .open(MESSAGES)?;
     messages.seek(SeekFrom::End(0))?;
     // SAFETY: an OwnedFd stays open, and the same, for as long as it lives, and the registration owns it.

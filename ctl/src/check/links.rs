@@ -25,16 +25,15 @@ pub(super) struct Lacks {
     expressions: Vec<&'static str>,
 }
 
-impl Lacks {
-    fn ask_for_expressions(&mut self, family: u8) -> Result<(), Errno> {
-        for expression in EXPRESSIONS {
-            if netlink::new_rule(family, expression)? == Some(Errno::ENOENT) && !self.expressions.contains(&expression)
-            {
-                self.expressions.push(expression);
-            }
+/// Expressions that rules of a family may not have.
+fn lacking(family: u8) -> Result<Vec<&'static str>, Errno> {
+    let mut lacking = Vec::new();
+    for expression in EXPRESSIONS {
+        if netlink::new_rule(family, expression)? == Some(Errno::ENOENT) {
+            lacking.push(expression);
         }
-        Ok(())
     }
+    Ok(lacking)
 }
 
 /// Runs the requests in a thread that ends with its namespace.
@@ -53,8 +52,9 @@ pub(super) fn probe() -> Result<Lacks, Errno> {
         }
         for (name, family) in FAMILIES {
             match netlink::new_table(family) {
-                Ok(None | Some(Errno::EEXIST)) => lacks.ask_for_expressions(family)?,
-                Ok(Some(_)) | Err(Errno::EPROTONOSUPPORT) => lacks.families.push(name),
+                Ok(None | Some(Errno::EEXIST)) if name == "ip" => lacks.expressions = lacking(family)?,
+                Ok(None | Some(Errno::EEXIST)) if lacking(family)?.is_empty() => {}
+                Ok(_) | Err(Errno::EPROTONOSUPPORT) => lacks.families.push(name),
                 Err(error) => return Err(error),
             }
         }
@@ -85,17 +85,19 @@ pub(super) fn nftables(probed: &Result<Lacks, Errno>) -> Finding {
     let name = "nftables";
     match probed {
         Ok(Lacks { expressions, .. }) if !expressions.is_empty() => {
-            let options = expressions
-                .iter()
-                .map(|name| format!("CONFIG_NFT_{}", name.to_uppercase()));
+            let options = expressions.iter().map(|name| {
+                let of_family = if matches!(*name, "fib" | "reject") { "_IPV4" } else { "" };
+                format!("CONFIG_NFT_{}{of_family}", name.to_uppercase())
+            });
             let mend = format!("take a kernel with {}", options.collect::<Vec<_>>().join(", "));
             let found = format!("the kernel's rules have no {}", expressions.join(", "));
             Finding::bad(Level::Fail, name, found, mend)
         }
         Ok(lacks) if lacks.families.is_empty() => Finding::ok(name, "tables of ip, ip6"),
         Ok(lacks) if lacks.families.as_slice() == ["ip6"] => {
-            let mend = "pods have no addresses of IPv6: take a kernel with CONFIG_NF_TABLES_IPV6";
-            Finding::bad(Level::Warn, name, "the kernel has no tables of ip6", mend)
+            let mend = "pods have no addresses of IPv6: take a kernel with CONFIG_NF_TABLES_IPV6, CONFIG_NFT_FIB_IPV6 and \
+                        CONFIG_NFT_REJECT_IPV6";
+            Finding::bad(Level::Warn, name, "the kernel has no full tables of ip6", mend)
         }
         Ok(_) => {
             let mend = "`modprobe nf_tables`, or take a kernel with CONFIG_NF_TABLES and CONFIG_NF_TABLES_IPV4";
@@ -120,12 +122,12 @@ mod tests {
         let lacks = Lacks {
             kinds: Vec::new(),
             families: vec!["ip6"],
-            expressions: vec!["masq", "numgen"],
+            expressions: vec!["fib", "numgen"],
         };
         let found = nftables(&Ok(lacks));
         assert_eq!(found.level, Level::Fail);
         let line = found.line();
-        assert!(line.contains("CONFIG_NFT_MASQ, CONFIG_NFT_NUMGEN"), "{line}");
+        assert!(line.contains("CONFIG_NFT_FIB_IPV4, CONFIG_NFT_NUMGEN"), "{line}");
         // Where the tests run, there are pods.
         assert_eq!(nftables(&probe()).level, Level::Ok);
     }
