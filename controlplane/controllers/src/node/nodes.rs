@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use controlplane_plan::node::node_health::{self, Marked, Pace, Pulse, Scheduled, Snapshot, Tainted, Zones, is_ready};
+use controlplane_plan::node::node_health::{
+    self, Marked, Pace, Pulse, Scheduled, Snapshot, Tainted, Zones, is_excluded, is_ready,
+};
 use controlplane_plan::node::ranges::{self, PodRange, Ranges, Recorded};
 use controlplane_plan::objects::target;
 use controlplane_plan::pod::Pod;
@@ -95,7 +97,8 @@ impl Nodes {
 
     /// Permission to evict the node's pods.
     fn pace(&self, node: &Node, at: Duration) -> Pace {
-        if !self.caches.nodes.any(is_ready) {
+        let nodes = &self.caches.nodes;
+        if !nodes.any(is_sign) && nodes.any(|node| !is_excluded(node)) {
             return Pace::Halted;
         }
         let mut zones = self.zones.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,6 +160,11 @@ impl Controller for Nodes {
     }
 }
 
+/// True for a node that shows that the control plane reaches some.
+fn is_sign(node: &Node) -> bool {
+    is_ready(node) && !is_excluded(node)
+}
+
 /// Event about a node (`RecordNodeEvent`, `pkg/controller/util/node/controller_utils.go`).
 fn event(about: ObjectReference, reason: &'static str, message: &str) -> Step {
     let name = about.name.as_deref().unwrap_or_default();
@@ -178,11 +186,11 @@ pub(crate) fn listen(caches: &Arc<Caches>) -> Arc<Queue<Key>> {
         for node in change.sides() {
             wake.push(Key::of(&node.metadata));
         }
-        let turned = change.old.is_some_and(is_ready) != change.new.is_some_and(is_ready);
+        let turned = change.old.is_some_and(is_sign) != change.new.is_some_and(is_sign);
         if let Some(caches) = all.upgrade().filter(|_| turned) {
             let own = |node: &Node| change.sides().any(|side| side.metadata.name == node.metadata.name);
             // While another one is ready, nothing changes for the rest.
-            if !caches.nodes.any(|node| is_ready(node) && !own(node)) {
+            if !caches.nodes.any(|node| is_sign(node) && !own(node)) {
                 for node in &caches.nodes.all() {
                     wake.push(Key::of(&node.metadata));
                 }

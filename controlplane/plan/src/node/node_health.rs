@@ -23,7 +23,7 @@ use crate::step::{NODES, Plan, Severity, Step};
 use eviction::Clock;
 pub use eviction::{EVICTED, Scheduled, Tainted};
 pub use marked::Marked;
-pub use zones::{Pace, Zones};
+pub use zones::{Pace, Zones, is_excluded};
 
 /// Time without a heartbeat after which a node is unknown.
 pub const GRACE: Duration = Duration::from_secs(50);

@@ -41,7 +41,8 @@ impl Zones {
     /// Returns the pace of a node while some node is ready. One that is free counts as tainted at
     /// this time.
     pub fn pace(&mut self, node: &Node, nodes: &dyn Fn() -> Vec<Arc<Node>>, at: Duration) -> Pace {
-        if condition(node, "Ready").is_none() || is_ready(node) || is_driven(node) {
+        let is_deleted = node.metadata.deletion_timestamp.is_some();
+        if is_deleted || condition(node, "Ready").is_none() || is_ready(node) || is_driven(node) {
             return Pace::Free;
         }
         self.0.retain(|_, last| at.saturating_sub(*last) < REDUCED);
@@ -78,7 +79,8 @@ fn interval(ready: usize, all: usize) -> Option<Duration> {
     }
 }
 
-fn is_excluded(node: &Node) -> bool {
+/// True for a node that its labels keep out of what its zone tells.
+pub fn is_excluded(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     labels.is_some_and(|labels| labels.contains_key(EXCLUDED))
 }

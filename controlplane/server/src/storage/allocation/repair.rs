@@ -36,6 +36,8 @@ pub(crate) async fn repair(store: &Store, now: Timestamp) {
     // Before the Services: one that another control plane makes meanwhile holds nothing yet that is seen here.
     let held = store.present(&storage::prefix(addresses, ""));
     let ports = store.present(&Prefix::resource("skiff", "nodeports"));
+    // What a Service held may be released by now, with the Service.
+    let known: BTreeSet<&Key> = held.iter().chain(&ports).map(|entry| &entry.key).collect();
     let mut wanted: BTreeSet<Key> = BTreeSet::new();
     let mut writes: Vec<Write> = Vec::new();
     for entry in store.present(&storage::prefix(services, "")) {
@@ -48,27 +50,27 @@ pub(crate) async fn repair(store: &Store, now: Timestamp) {
         let claims = service.spec.as_ref().map(Claims::of).unwrap_or_default();
         for address in claims.addresses {
             let Some(key) = address_key(address) else { continue };
-            if store.get(&key).is_none() {
+            if !known.contains(&key) && store.get(&key).is_none() {
                 writes.extend(hold_address(&service.metadata, address, now));
             }
             wanted.insert(key);
         }
         for port in claims.ports {
             let Some(key) = port_key(port) else { continue };
-            if store.get(&key).is_none() {
+            if !known.contains(&key) && store.get(&key).is_none() {
                 writes.extend(hold_port(&service.metadata, port));
             }
             wanted.insert(key);
         }
     }
-    for entry in held {
+    for entry in &held {
         let Ok(object) = addresses.decode_stored(&entry.bytes) else {
             continue;
         };
         let address = object.as_any().downcast_ref::<IPAddress>();
         let of_service = address.is_some_and(is_of_service);
         if of_service && !wanted.contains(&entry.key) {
-            writes.extend(removal(&entry));
+            writes.extend(removal(entry));
         }
     }
     writes.extend(

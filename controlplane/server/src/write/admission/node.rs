@@ -132,8 +132,8 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
     let node: Option<Node> = read(context, ("", "nodes", "", asking));
     let uid = node.and_then(|node| node.metadata.uid).unwrap_or_default();
     if owner.uid != uid {
-        let found = &owner.uid;
-        return Err(format!("node {asking:?} UID mismatch: expected {uid} got {found}"));
+        let expected = &owner.uid;
+        return Err(format!("node {asking} UID mismatch: expected {expected} got {uid}"));
     }
     let opens = |what: &str| Err(format!("node {asking:?} can not create pods that reference {what}"));
     if spec
@@ -141,7 +141,7 @@ fn may_mirror(context: &Context, asking: &str, pod: &Pod) -> Result<(), String> 
         .as_deref()
         .is_some_and(|name| !name.is_empty())
     {
-        return opens("a service account");
+        return opens("serviceaccounts");
     }
     let References {
         config_maps, secrets, ..
