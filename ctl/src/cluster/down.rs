@@ -124,6 +124,7 @@ fn clean_up(state_dir: &Path, settings: &Settings, purge: bool) -> anyhow::Resul
 }
 
 /// Removes the directory and the agent's credentials, unless a file system is still mounted in it.
+/// A directory that is a mount point itself is emptied.
 pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
     let mounts = fs::read("/proc/self/mountinfo").context("read the mounts")?;
     // The kernel lists mounts by their canonical paths.
@@ -135,7 +136,14 @@ pub(super) fn remove_state(state_dir: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context("remove credentials"),
         Ok(()) | Err(_) => {}
     }
-    fs::remove_dir_all(&real).with_context(|| format!("remove {}", real.display()))
+    match fs::remove_dir_all(&real) {
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && is_empty(&real) => Ok(()),
+        removed => removed.with_context(|| format!("remove {}", real.display())),
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Returns the mounts below a directory; `mounts` is a `mountinfo`.

@@ -98,6 +98,23 @@ fn a_first_start_that_failed_leads_on_and_can_be_purged() -> anyhow::Result<()> 
 }
 
 #[test]
+fn a_state_directory_that_is_a_file_system_of_its_own_is_emptied() -> anyhow::Result<()> {
+    tests::logging();
+    let (namespace, home) = (Namespace::new("mounted")?, tempfile::tempdir()?);
+    let state = home.path().join("state");
+    std::fs::create_dir(&state)?;
+    let (tmpfs, size) = (Some("tmpfs"), Some("size=256m"));
+    nix::mount::mount(tmpfs, &state, tmpfs, nix::mount::MsFlags::empty(), size)?;
+    let up = skiff(&namespace, &state, &["up"]);
+    let down = skiff(&namespace, &state, &["down", "--purge"]);
+    let left = std::fs::read_dir(&state)?.count();
+    nix::mount::umount(&state)?;
+    up.and(down)?;
+    assert_eq!(left, 0, "files of the cluster");
+    Ok(())
+}
+
+#[test]
 fn settings_of_a_first_start_that_was_interrupted_are_not_kept_for_ever() -> anyhow::Result<()> {
     tests::logging();
     let (namespace, home) = (Namespace::new("cut")?, tempfile::tempdir()?);
