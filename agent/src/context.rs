@@ -49,6 +49,7 @@ use crate::pod::preempted::Preempted;
 use crate::pod::started::StartCounts;
 use crate::pod::users::UserIds;
 use crate::serve::access::reviews::Access;
+use crate::serve::metrics::own::operations::Operations;
 use crate::serve::metrics::probes::Probes;
 use crate::serve::metrics::pulls::PullTimes;
 use crate::serve::metrics::requests::{Asking, Looks};
@@ -251,6 +252,8 @@ pub struct Context {
     pub(crate) probes: Probes,
     /// Durations of image pulls.
     pub(crate) pull_times: PullTimes,
+    /// Durations of the runtime's operations.
+    pub(crate) operations: Operations,
     /// Firewall that drops pods' packets, if there is one.
     pub(crate) blocked: watch::Sender<Option<String>>,
     /// State of the routes to other nodes' pods.

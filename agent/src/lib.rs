@@ -168,6 +168,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         counting: Arc::default(),
         probes: serve::metrics::probes::Probes::default(),
         pull_times: serve::metrics::pulls::PullTimes::default(),
+        operations: serve::metrics::own::operations::Operations::default(),
         blocked: watch::Sender::new(None),
         routed: watch::Sender::new(Routed::default()),
         rerouted: Notify::new(),

@@ -214,7 +214,8 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             Ok(()) = routed.changed() => {}
         }
         let ready = health(&context).await;
-        let ready = match context.parts.runtime.answers().await {
+        let answered = context.parts.runtime.answers();
+        let ready = match context.operations.of_runtime("status", answered).await {
             Ok(()) => {
                 silent = None;
                 ready

@@ -181,13 +181,9 @@ async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> O
         timeout: limit,
         output_limit: OUTPUT_BYTES,
     };
-    match subject
-        .context
-        .parts
-        .runtime
-        .exec(subject.sandbox, subject.instance, spec)
-        .await
-    {
+    let context = subject.context;
+    let executed = context.parts.runtime.exec(subject.sandbox, subject.instance, spec);
+    match context.operations.of_runtime("exec_sync", executed).await {
         Ok(result) if result.timed_out => Outcome::Failure(format!(
             "command timed out: \"{shown}\" timed out after {}",
             told(limit)

@@ -85,6 +85,7 @@ fn what_pods_use_and_what_is_wrong_with_them() -> anyhow::Result<()> {
     eventually("the node's metrics are whole", || {
         exported(&machine).map_err(|error| format!("{error:#}"))
     })?;
+    operated(&machine)?;
     starts(&machine)?;
     told(&machine)?;
     explained(&machine)?;
@@ -171,6 +172,21 @@ fn exported(machine: &Machine) -> anyhow::Result<()> {
     ] {
         let text = ask(machine, path)?;
         ensure!(text.contains(wanted), "{path}: {wanted} in {text}");
+    }
+    Ok(())
+}
+
+/// What the dashboards of kubernetes-mixin show of a kubelet.
+fn operated(machine: &Machine) -> anyhow::Result<()> {
+    let text = ask(machine, "/metrics")?;
+    for wanted in [
+        "kubernetes_build_info{git_version=\"v1.36.",
+        "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} ",
+        "kubelet_runtime_operations_duration_seconds_count{operation_type=\"start_container\"} ",
+        "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} ",
+        "rest_client_requests_total{code=\"200\",host=\"",
+    ] {
+        ensure!(text.contains(wanted), "{wanted} in {text}");
     }
     Ok(())
 }

@@ -31,7 +31,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Layer as _, Service, ServiceBuilder, ServiceExt as _};
 
+use super::requests::is_watch;
 use crate::node::VERSION;
+use crate::serve::metrics::own::requests::ASKED;
 
 /// Longest time that sent data may stay unacknowledged by the peer.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -77,6 +79,12 @@ impl Servers {
             uris: uris.into(),
             current: watch::Sender::new(0),
         }
+    }
+
+    /// Name or address of a server, with its port where that is given.
+    fn host(&self, at: usize) -> String {
+        let authority = self.uris.get(at).and_then(Uri::authority);
+        authority.map(ToString::to_string).unwrap_or_default()
     }
 
     /// Turns to the next one, unless another request has done so.
@@ -179,12 +187,19 @@ where
             let at = *self.servers.current.borrow();
             let way = self.ways.get(at).cloned().ok_or(Left)?;
             let again = several.then(|| copy(&request)).flatten();
+            let (begun, method, watch) = (Instant::now(), request.method().clone(), is_watch(request.uri()));
             let mut asked = Box::pin(way.clone().oneshot(request));
             let answer = match tokio::time::timeout(limit, asked.as_mut()).await {
                 // Slow, as with a webhook that is: callers have limits of their own.
                 Err(_) if is_alive(way).await => Ok(asked.await),
                 answer => answer,
             };
+            let status = answer
+                .as_ref()
+                .ok()
+                .and_then(|answer| Some(answer.as_ref().ok()?.status()));
+            let took = (!watch).then(|| begun.elapsed());
+            ASKED.count(status, &method, &self.servers.host(at), took);
             let (unsent, failure) = match answer {
                 // A server that has lost its store answers so.
                 Ok(Ok(answer)) if several && answer.status() == StatusCode::GATEWAY_TIMEOUT => {

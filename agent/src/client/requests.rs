@@ -104,7 +104,7 @@ pub(crate) async fn written() {
     turn.join_next().await;
 }
 
-fn is_watch(uri: &Uri) -> bool {
+pub(super) fn is_watch(uri: &Uri) -> bool {
     let mut words = uri.query().unwrap_or_default().split('&');
     words.any(|word| word.starts_with("watch=") && word != "watch=false")
 }

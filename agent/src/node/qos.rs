@@ -26,7 +26,8 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
         let next = if done == Some(wanted) {
             Ok(())
         } else {
-            context.parts.runtime.arrange(context.together(), wanted).await
+            let arranged = context.parts.runtime.arrange(context.together(), wanted);
+            context.operations.of_cgroups("update", arranged).await
         };
         match next {
             Ok(()) => {

@@ -2,9 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_plan::Timestamp;
+
+use crate::serve::metrics::prometheus::Histogram;
+
+/// Upper bounds of the durations of transactions in seconds (`pkg/proxy/metrics/metrics.go`).
+pub(crate) const BOUNDS: [f64; 15] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
 
 /// Times and health checks of the service proxy, for the metrics.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +28,8 @@ pub(crate) struct ProxyCounts {
 /// Number of changes of the tables, for the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Programmed {
-    /// Number of transactions.
-    pub(crate) syncs: AtomicU64,
-    /// Total duration of the transactions in microseconds.
-    pub(crate) micros: AtomicU64,
+    /// Durations of the transactions.
+    pub(crate) took: Mutex<Histogram<{ BOUNDS.len() }>>,
     /// Number of failed transactions.
     pub(crate) failures: AtomicU64,
 }
@@ -31,9 +37,8 @@ pub(crate) struct Programmed {
 impl Programmed {
     /// Counts a transaction.
     pub(crate) fn note(&self, took: Duration, succeeded: bool) {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.micros.fetch_add(micros, Ordering::Relaxed);
+        let mut all = self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        all.observe(&BOUNDS, took);
         self.failures.fetch_add(u64::from(!succeeded), Ordering::Relaxed);
     }
 }

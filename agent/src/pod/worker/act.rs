@@ -250,7 +250,8 @@ impl Worker {
             .join(format!("{attempt}.log"));
         let (context, sandbox) = (Arc::clone(&self.context), self.sandbox_id());
         self.tasks.spawn(async move {
-            if let Err(error) = context.parts.runtime.remove_container(&sandbox, &id).await {
+            let removed = context.parts.runtime.remove_container(&sandbox, &id);
+            if let Err(error) = context.operations.of_runtime("remove_container", removed).await {
                 warn!(
                     container = id,
                     error = image::chain(&error),

@@ -149,7 +149,8 @@ impl Worker {
             container.id.clone(),
         );
         self.tasks.spawn(async move {
-            if let Err(error) = context.parts.runtime.remove_container(&sandbox, &id).await {
+            let removed = context.parts.runtime.remove_container(&sandbox, &id);
+            if let Err(error) = context.operations.of_runtime("remove_container", removed).await {
                 tracing::warn!(
                     container = id,
                     error = image::chain(&error),

@@ -42,6 +42,8 @@ pub(super) struct Publisher {
     retry: Option<(Timestamp, i64)>,
     /// True once the API server has acknowledged the latest status.
     current: watch::Sender<bool>,
+    /// True once the pod runs.
+    runs: bool,
     /// Number of failures of the sandbox that is being created.
     pub(super) sandbox_failures: u32,
 }
@@ -110,6 +112,7 @@ impl Worker {
         self.publisher.in_flight = true;
         self.publisher.pressing = pressing;
         self.publisher.sent_at.clone_from(&self.pod.metadata.resource_version);
+        self.count_start(&old, &new, now);
         if ready(&new) {
             self.context.reached(pods::uid(&self.pod), Step::Ready);
         }
@@ -124,6 +127,19 @@ impl Worker {
         });
         self.show_pull_back_off();
         None
+    }
+
+    /// Counts a pod that begins to run (`SyncPod`, `pkg/kubelet/kubelet.go`), once.
+    fn count_start(&mut self, old: &PodStatus, new: &PodStatus, now: Timestamp) {
+        let runs = |status: &PodStatus| status.phase.as_deref() == Some("Running");
+        if !runs(new) || std::mem::replace(&mut self.publisher.runs, true) || runs(old) {
+            return;
+        }
+        let times = self.context.milestones.of(pods::uid(&self.pod));
+        if let Some(seen) = times.get(&Step::Seen) {
+            let took = Duration::try_from(now.duration_since(*seen));
+            self.context.operations.pod_started(took.unwrap_or_default());
+        }
     }
 
     /// Returns when to check again while changes that are not urgent are batched, the first of them

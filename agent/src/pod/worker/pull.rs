@@ -352,6 +352,7 @@ async fn fetch(context: &Context, own: &Semaphore, pod: &Pod, container: &str, w
     let _permit = context.pulls.acquire().await;
     let begun = Instant::now();
     let image = pull(context, &wanted.name, &keys).await;
+    context.operations.note("pull_image", begun.elapsed(), image.is_err());
     Outcome {
         wanted,
         image,

@@ -1,12 +1,18 @@
 //! `/metrics`: metrics of the agent itself, and usage of the claims' volumes.
+//!
+//! * [`operations`], [`requests`]: what the agent asks of the runtime, and of the API server
+
+pub(crate) mod operations;
+pub(crate) mod requests;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use agent_plan::Timestamp;
 use agent_plan::pod::pods;
+use api::go::architecture;
 use axum::extract::State;
 use axum::response::Response;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,9 +20,10 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::Statvfs;
 use nix::unistd::{SysconfVar, sysconf};
 
+use self::requests::ASKED;
 use super::prometheus::{Family, answer, labels, number};
 use crate::context::Context;
-use crate::networking::services::programmed::Programmed;
+use crate::networking::services::programmed::{BOUNDS, Programmed};
 use crate::pod::preempted::Preempted;
 use crate::pod::started::Counts;
 
@@ -31,6 +38,8 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     let counts = context.started.counts();
     all.extend(begun(&counts));
     all.extend(upkeep(&counts));
+    all.extend(context.operations.families());
+    all.extend(ASKED.families());
     all.extend(transactions(&context.programmed));
     all.extend(policies(&context));
     all.extend(process());
@@ -49,7 +58,13 @@ pub(in crate::serve) async fn probes(State(context): State<Arc<Context>>) -> Res
 }
 
 pub(super) fn build() -> Family<'static> {
-    let version = labels(&[("gitVersion", crate::node::VERSION), ("major", "1"), ("minor", "36")]);
+    let platform = format!("{}/{}", std::env::consts::OS, architecture());
+    let version = labels(&[
+        ("git_version", crate::node::VERSION),
+        ("major", "1"),
+        ("minor", "36"),
+        ("platform", &platform),
+    ]);
     Family::new("kubernetes_build_info", [(version, Some(1.0))])
 }
 
@@ -154,15 +169,9 @@ fn policies(context: &Context) -> [Family<'static>; 2] {
 
 /// Durations and failures.
 fn counts(programmed: &Programmed) -> [Vec<(String, Option<f64>)>; 2] {
-    let read = |counter: &AtomicU64| number(counter.load(Ordering::Relaxed));
-    let syncs = read(&programmed.syncs);
-    let took = vec![
-        (format!("_bucket{}", labels(&[("le", "+Inf")])), Some(syncs)),
-        ("_sum".to_owned(), Some(read(&programmed.micros) / 1e6)),
-        ("_count".to_owned(), Some(syncs)),
-    ];
-    let failures = vec![(String::new(), Some(read(&programmed.failures)))];
-    [took, failures]
+    let took = programmed.took.lock().unwrap_or_else(PoisonError::into_inner);
+    let failures = number(programmed.failures.load(Ordering::Relaxed));
+    [took.samples(&BOUNDS, &[]), vec![(String::new(), Some(failures))]]
 }
 
 async fn containers(context: &Context) -> Family<'static> {

@@ -8,10 +8,7 @@ use agent_plan::pod::pods;
 use agent_plan::pod::probe::Kind;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::prometheus::{Family, Histogram, labels, number};
-
-/// Upper bounds of the duration buckets in seconds: Prometheus' defaults.
-const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+use super::prometheus::{DEFAULTS, Family, Histogram, labels, number};
 
 /// Probe counters by the pods' UIDs; those of removed pods are dropped.
 #[derive(Default)]
@@ -26,7 +23,7 @@ struct Counted {
     pod: String,
     failed: u64,
     /// Durations of successful probes, as upstream.
-    successful: Histogram<{ BOUNDS.len() }>,
+    successful: Histogram<{ DEFAULTS.len() }>,
 }
 
 impl Probes {
@@ -41,7 +38,7 @@ impl Probes {
             counted.failed += 1;
             return;
         }
-        counted.successful.observe(&BOUNDS, took);
+        counted.successful.observe(&DEFAULTS, took);
     }
 
     pub(crate) fn forget(&self, uid: &str) {
@@ -66,7 +63,7 @@ impl Probes {
                 }
                 if successful > 0 {
                     let names = [names.as_slice(), &[("probe_type", kind)]].concat();
-                    times.extend(counted.successful.samples(&BOUNDS, &names));
+                    times.extend(counted.successful.samples(&DEFAULTS, &names));
                 }
             }
         }

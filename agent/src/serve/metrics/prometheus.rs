@@ -11,9 +11,12 @@ const HELP: &str = include_str!("help.txt");
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Upper bounds of durations in seconds: Prometheus' defaults.
+pub(crate) const DEFAULTS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
 /// Metric family: name, help, type, and samples with labels and values. For histograms, the suffix
 /// of the name precedes the labels.
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     pub(in crate::serve) name: &'a str,
     help: &'a str,
     kind: &'a str,
@@ -63,7 +66,8 @@ impl<'a> Family<'a> {
 }
 
 /// Durations, counted by upper bounds in seconds.
-pub(super) struct Histogram<const N: usize> {
+#[derive(Debug)]
+pub(crate) struct Histogram<const N: usize> {
     within: [u64; N],
     count: u64,
     sum: Duration,
@@ -80,7 +84,7 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
-    pub(super) fn observe(&mut self, bounds: &[f64; N], took: Duration) {
+    pub(crate) fn observe(&mut self, bounds: &[f64; N], took: Duration) {
         self.count += 1;
         self.sum = self.sum.saturating_add(took);
         for (bound, within) in bounds.iter().zip(&mut self.within) {
@@ -107,8 +111,11 @@ impl<const N: usize> Histogram<N> {
     }
 }
 
-/// `{name="value",…}`, in the order given.
+/// `{name="value",…}`, in the order given; empty without any.
 pub(super) fn labels(pairs: &[(&str, &str)]) -> String {
+    if pairs.is_empty() {
+        return String::new();
+    }
     let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     let each = pairs
         .iter()

@@ -105,11 +105,9 @@ pub(in super::super) async fn exec(
         let context = Arc::clone(&context);
         Ok(Box::new(move || {
             Box::pin(async move {
-                let session = context
-                    .parts
-                    .runtime
-                    .exec_stream(&place.sandbox, &place.instance, spec)
-                    .await;
+                let runtime = &context.parts.runtime;
+                let session = runtime.exec_stream(&place.sandbox, &place.instance, spec);
+                let session = context.operations.of_runtime("exec", session).await;
                 session.map_err(|error| not_executed(&error))
             })
         }))
@@ -150,11 +148,9 @@ pub(in super::super) async fn attach(
         let (streams, context) = (wanted.streams, Arc::clone(&context));
         let begin: Begin = Box::new(move || {
             Box::pin(async move {
-                let session = context
-                    .parts
-                    .runtime
-                    .attach(&place.sandbox, &place.instance, streams)
-                    .await;
+                let runtime = &context.parts.runtime;
+                let session = runtime.attach(&place.sandbox, &place.instance, streams);
+                let session = context.operations.of_runtime("attach", session).await;
                 session.map_err(|error| not_attached(&error))
             })
         });

@@ -148,8 +148,9 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
             timeout: limit,
             output_limit: OUTPUT_BYTES,
         };
-        let runtime = &subject.context.parts.runtime;
-        let result = runtime.exec(subject.sandbox, subject.instance, spec).await;
+        let context = subject.context;
+        let executed = context.parts.runtime.exec(subject.sandbox, subject.instance, spec);
+        let result = context.operations.of_runtime("exec_sync", executed).await;
         let result = result.map_err(|error| image::chain(&error))?;
         return match result.exit_code {
             0 => Ok(()),

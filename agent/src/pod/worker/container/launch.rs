@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent_plan::Timestamp;
 use agent_plan::pod::pods;
 use runtime::{ContainerSpec, NotRun, Refusal};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::plan::{Plan, Started};
@@ -42,10 +43,7 @@ pub(in crate::pod::worker) async fn run(plan: &Arc<Plan>, draft: Option<Containe
         // Reads a file that was just written, and so is in the page cache.
         identity = parts.runtime.identity(&plan.sandbox, &id);
     };
-    let running = parts
-        .runtime
-        .run_container(&plan.sandbox, specification, Box::new(created));
-    let started = running.await;
+    let started = counted(plan, specification, created).await;
     match started {
         Ok(container) => {
             event("Started", "Container started");
@@ -77,7 +75,8 @@ pub(in crate::pod::worker) async fn run(plan: &Arc<Plan>, draft: Option<Containe
             } else {
                 not_executed(plan, id.clone(), image_id, &error)
             };
-            if let Err(error) = parts.runtime.remove_container(&plan.sandbox, &id).await {
+            let removed = parts.runtime.remove_container(&plan.sandbox, &id);
+            if let Err(error) = plan.context.operations.of_runtime("remove_container", removed).await {
                 warn!(
                     container = id,
                     error = image::chain(&error),
@@ -87,6 +86,29 @@ pub(in crate::pod::worker) async fn run(plan: &Arc<Plan>, draft: Option<Containe
             Err(failure)
         }
     }
+}
+
+/// Creates a container and starts its program, and counts how long each takes.
+async fn counted(
+    plan: &Plan,
+    specification: ContainerSpec,
+    created: impl FnOnce() + Send,
+) -> Result<runtime::Container, NotRun> {
+    let (runtime, operations) = (&plan.context.parts.runtime, &plan.context.operations);
+    let (begun, mut made) = (Instant::now(), None);
+    let noted = || {
+        made = Some(Instant::now());
+        created();
+    };
+    let run = runtime
+        .run_container(&plan.sandbox, specification, Box::new(noted))
+        .await;
+    let (made, unmade) = (made.unwrap_or_else(Instant::now), matches!(run, Err(NotRun::Made(_))));
+    operations.note("create_container", made.duration_since(begun), unmade);
+    if !unmade {
+        operations.note("start_container", made.elapsed(), run.is_err());
+    }
+    run
 }
 
 /// Returns the permit to create a container, and its configuration.

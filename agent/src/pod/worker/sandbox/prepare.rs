@@ -144,7 +144,8 @@ async fn make(
         draft::early(first)
     };
     let created = async {
-        let made = context.parts.runtime.create_sandbox(wanted, connected).await;
+        let made = context.parts.runtime.create_sandbox(wanted, connected);
+        let made = context.operations.of_runtime("run_podsandbox", made).await;
         made.map_err(|error| Failure::sandbox(&error))?;
         context.reached(pods::uid(pod), Step::Sandbox);
         failpoint::reach("sandboxed");

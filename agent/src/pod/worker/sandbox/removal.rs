@@ -34,12 +34,14 @@ pub(crate) async fn remove(context: &Context, id: &str, uid: &str) -> Result<(),
 
 async fn end_sandbox(context: &Context, id: &str) -> Result<(), String> {
     failpoint::reach("removing");
-    let ended = context.parts.runtime.end_sandbox(id).await;
+    let ended = context.parts.runtime.end_sandbox(id);
+    let ended = context.operations.of_runtime("stop_podsandbox", ended).await;
     ended.map_err(|error| image::chain(&error))
 }
 
 async fn clear_sandbox(context: &Context, id: &str) -> Result<(), String> {
-    let removed = context.parts.runtime.remove_sandbox(id).await;
+    let removed = context.parts.runtime.remove_sandbox(id);
+    let removed = context.operations.of_runtime("remove_podsandbox", removed).await;
     failpoint::reach("sandbox removed");
     removed.map_err(|error| image::chain(&error))
 }
