@@ -18,6 +18,7 @@ mod sim;
 pub mod supervisor;
 mod sys;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,7 +35,8 @@ pub use files::spares::Spares;
 pub use files::spread::spread;
 pub use model::{
     Class, Container, ContainerSpec, Details, Event, ExecResult, ExecSpec, Exit, Identity, ImageFiles, Info, Limits,
-    PodId, Sandbox, SandboxSpec, Size, Stall, Stalls, State, Stdin, StreamSpec, Streams, Usage, User, Written,
+    PodId, Sandbox, SandboxSpec, Size, Stall, Stalls, State, Stdin, StreamSpec, Streams, Transfers, Usage, User,
+    Written,
 };
 pub use session::{Input, Output, Session, Terminal};
 pub use sim::{Behaviour, Sim};
@@ -139,6 +141,11 @@ pub trait Runtime: Send + Sync + 'static {
     /// Usage of a sandbox, with a name of one of its containers, or of the whole machine. Reads a
     /// few files of the kernel and does not block; values that are not available are `None`.
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage;
+
+    /// Transfers from and to disks, by device, of the same subjects as [`Self::usage`].
+    fn transfers(&self, _of: Option<(&str, Option<&str>)>) -> BTreeMap<String, Transfers> {
+        BTreeMap::new()
+    }
 
     /// Usage of all sandboxes together, including removed ones.
     fn usage_of_all(&self) -> Usage;

@@ -367,6 +367,19 @@ pub struct Details {
     pub io_stalls: Option<Stalls>,
 }
 
+/// Transfers from and to a device since a group's creation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes that were written.
+    pub bytes_written: u64,
+    /// Completed reads.
+    pub reads: u64,
+    /// Completed writes.
+    pub writes: u64,
+}
+
 /// Pressure stall information (PSI) of a group; only cgroup v2 has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalls {

@@ -7,6 +7,7 @@
 
 mod class;
 mod devices;
+mod disks;
 mod files;
 mod owner;
 mod usage;

@@ -1,5 +1,6 @@
 //! Methods of the [`crate::Runtime`] trait.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::error::io_error;
 use crate::files::record;
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
-    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Transfers, Usage, Written,
 };
 
 /// Time for containerd to clean up a task whose shim has died; calls are repeated that long.
@@ -120,6 +121,11 @@ impl Runtime for Containerd {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn transfers(&self, of: Option<(&str, Option<&str>)>) -> BTreeMap<String, Transfers> {
+        let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
+        self.shared.cgroups.transfers(group.as_deref())
     }
 
     fn usage_of_all(&self) -> Usage {

@@ -1,5 +1,6 @@
 //! Methods of the [`crate::Runtime`] trait: requests to a supervisor, and local work.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -16,7 +17,7 @@ use crate::files::{overlay, record};
 use crate::protocol::{Answer, Call, Stdio};
 use crate::{
     Connected, Container, ContainerSpec, Error, Event, ExecResult, ExecSpec, Identity, ImageFiles, Info, Limits,
-    NotRun, Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Usage, Written,
+    NotRun, Refusal, Runtime, Sandbox, SandboxSpec, Session, State, StreamSpec, Streams, Transfers, Usage, Written,
 };
 
 /// Version of libcontainer, which is youki's.
@@ -238,6 +239,11 @@ impl Runtime for Embedded {
     fn usage(&self, of: Option<(&str, Option<&str>)>) -> Usage {
         let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
         self.shared.cgroups.usage(group.as_deref())
+    }
+
+    fn transfers(&self, of: Option<(&str, Option<&str>)>) -> BTreeMap<String, Transfers> {
+        let group = of.map(|(sandbox, container)| part(self.shared.group(sandbox), container));
+        self.shared.cgroups.transfers(group.as_deref())
     }
 
     fn usage_of_all(&self) -> Usage {

@@ -10,7 +10,7 @@ use agent_plan::pod::pods;
 use axum::extract::State;
 use axum::response::Response;
 use nix::sys::statvfs::statvfs;
-use runtime::Usage;
+use runtime::{Transfers, Usage};
 
 use super::disk_usage;
 use super::measures::{started, unmeasured};
@@ -36,6 +36,8 @@ struct Subject {
     started: Option<f64>,
     limits: Limits,
     disk: Option<Disk>,
+    /// By device.
+    transfers: BTreeMap<String, Transfers>,
 }
 
 /// Resource limits in the pod's specification of a container.
@@ -73,6 +75,7 @@ impl Subject {
             started: None,
             limits: Limits::default(),
             disk: None,
+            transfers: BTreeMap::new(),
         }
     }
 
@@ -98,6 +101,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
         .chain(families::stalls(&subjects))
         .chain(families::network(&subjects))
         .chain(families::disks(&subjects, &device(&context)))
+        .chain(families::transfers(&subjects))
         .chain(families::specified(&subjects, look.time.as_duration().as_secs_f64()));
     for family in families {
         family.write(&mut text, Some(time));
@@ -110,8 +114,9 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
     let mut root = Subject::new("/".to_owned(), [""; 5], &look.node);
     root.interfaces = network::of_machine();
     root.disk = disk(context, None);
-    let mut all = vec![root];
     let runtime = &context.parts.runtime;
+    root.transfers = runtime.transfers(None);
+    let mut all = vec![root];
     for pod in &look.pods {
         let Some(sandbox) = pod.containers.first().map(|container| &container.sandbox) else {
             continue;
@@ -120,6 +125,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
         let id = |container: Option<&str>| runtime.group(sandbox, container).display().to_string();
         let mut whole = Subject::new(id(None), ["", "", "", namespace, name], &pod.usage);
         whole.interfaces = network::interfaces(pod, processes);
+        whole.transfers = runtime.transfers(Some((sandbox, None)));
         all.push(whole);
         let parts = disk_usage::parts(context, &pod.pod).await;
         for container in &pod.containers {
@@ -138,6 +144,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
                 u64::try_from(written.saturating_add(logged)).ok()
             });
             subject.disk = used.and_then(|used| disk(context, Some(used)));
+            subject.transfers = runtime.transfers(Some((sandbox, Some(&container.instance))));
             all.push(subject);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use runtime::{Details, Usage};
+use runtime::{Details, Transfers, Usage};
 
 use super::{Disk, Limits, Subject, family};
 use crate::serve::metrics::network::Interface;
@@ -137,6 +137,27 @@ pub(super) fn disks(all: &[Subject], device: &str) -> Vec<Family<'static>> {
     rows.into_iter().map(row).collect()
 }
 
+/// Reads from disks, and writes to them.
+pub(super) fn transfers(all: &[Subject]) -> Vec<Family<'static>> {
+    type Row = (&'static str, fn(&Transfers) -> u64);
+    let rows: [Row; 4] = [
+        ("container_fs_reads_bytes_total", |of| of.bytes_read),
+        ("container_fs_reads_total", |of| of.reads),
+        ("container_fs_writes_bytes_total", |of| of.bytes_written),
+        ("container_fs_writes_total", |of| of.writes),
+    ];
+    let row = |(name, value): Row| {
+        let samples = all.iter().flat_map(|subject| {
+            let one = move |(device, of): (&String, &Transfers)| {
+                (subject.labels(&[("device", device)]), Some(number(value(of))))
+            };
+            subject.transfers.iter().map(one)
+        });
+        family(name, samples)
+    };
+    rows.into_iter().map(row).collect()
+}
+
 /// Resource limits of containers, and when they were first and last seen.
 pub(super) fn specified(all: &[Subject], now: f64) -> Vec<Family<'static>> {
     type Row = (&'static str, fn(&Limits) -> Option<f64>);
@@ -153,4 +174,34 @@ pub(super) fn specified(all: &[Subject], now: f64) -> Vec<Family<'static>> {
     families.push(family("container_start_time_seconds", each(all, &[], |of| of.started)));
     families.push(family("container_last_seen", each(all, &[], |_| Some(now))));
     families
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_are_told_by_device() {
+        let names = ["app", "nginx", "c1", "default", "web"];
+        let mut subject = Subject::new("/skiff/p/c1".to_owned(), names, &Usage::default());
+        let of_disk = Transfers {
+            bytes_written: 8192,
+            writes: 2,
+            ..Transfers::default()
+        };
+        subject.transfers.insert("/dev/vda".to_owned(), of_disk);
+        let mut text = String::new();
+        for family in transfers(&[subject]) {
+            family.write(&mut text, None);
+        }
+        let subject = "container=\"app\",device=\"/dev/vda\",id=\"/skiff/p/c1\",image=\"nginx\",name=\"c1\",\
+                       namespace=\"default\",pod=\"web\"";
+        for line in [
+            format!("container_fs_reads_total{{{subject}}} 0"),
+            format!("container_fs_writes_total{{{subject}}} 2"),
+            format!("container_fs_writes_bytes_total{{{subject}}} 8192"),
+        ] {
+            assert!(text.lines().any(|own| own == line), "{line}: {text}");
+        }
+    }
 }
