@@ -46,7 +46,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use client::{connection, events, requests, reverse};
+pub use client::{certificates, connection, events, requests, reverse};
 pub use clock::Clock;
 pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
 pub use node::{lock, machine};

@@ -184,6 +184,8 @@ fn operated(machine: &Machine) -> anyhow::Result<()> {
         "kubelet_runtime_operations_total{operation_type=\"run_podsandbox\"} ",
         "kubelet_runtime_operations_duration_seconds_count{operation_type=\"start_container\"} ",
         "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} ",
+        "kubelet_certificate_manager_client_ttl_seconds ",
+        "kubelet_server_expiration_renew_errors 0\n",
         "rest_client_requests_total{code=\"200\",host=\"",
     ] {
         ensure!(text.contains(wanted), "{wanted} in {text}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use agent::certificates::{CLIENT, SERVING};
 use agent::connection::Servers;
 use agent::serve::Files;
 use anyhow::Context as _;
@@ -109,7 +110,9 @@ impl Credentials {
         }
         let mut value = parse(&self.used)?;
         // Tokens and files without a renewable certificate are rotated by their owner.
-        if let Some(own) = Own::of_client(&value).filter(|own| own.is_nearly_over(now)) {
+        let own = Own::of_client(&value);
+        CLIENT.expires(own.as_ref().map_or(0, |own| own.until));
+        if let Some(own) = own.filter(|own| own.is_nearly_over(now)) {
             *pause = own.pause(now);
             let wanted = Wanted {
                 signer: CLIENT_SIGNER,
@@ -117,7 +120,8 @@ impl Credentials {
                 own: &own,
                 names: Vec::new(),
             };
-            let (certificate, key) = wanted.ask(self.client(), TIMEOUT).await?;
+            let renewed = wanted.ask(self.client(), TIMEOUT).await;
+            let (certificate, key) = renewed.inspect_err(|_| CLIENT.failed())?;
             for (pointer, pem) in [(CERTIFICATE, &certificate), (KEY, &key)] {
                 if let Some(old) = value.pointer_mut(pointer) {
                     *old = STANDARD.encode(pem).into();
@@ -133,7 +137,9 @@ impl Credentials {
     /// Renews the serving certificate, which the server reloads itself.
     async fn renew_serving(&self, now: Timestamp, pause: &mut Duration) -> anyhow::Result<()> {
         let pem = read(&self.serving.certificate)?;
-        let Some(own) = Own::read(pem.as_bytes()).filter(|own| own.is_nearly_over(now)) else {
+        let own = Own::read(pem.as_bytes());
+        SERVING.expires(own.as_ref().map_or(0, |own| own.until));
+        let Some(own) = own.filter(|own| own.is_nearly_over(now)) else {
             return Ok(());
         };
         *pause = own.pause(now);
@@ -144,7 +150,8 @@ impl Credentials {
             own: &own,
             names: vec![node.to_owned()],
         };
-        let (certificate, key) = wanted.ask(self.client(), TIMEOUT).await?;
+        let renewed = wanted.ask(self.client(), TIMEOUT).await;
+        let (certificate, key) = renewed.inspect_err(|_| SERVING.failed())?;
         write(&self.serving.key, &key)?;
         write(&self.serving.certificate, &certificate)?;
         info!("the server's certificate is renewed");

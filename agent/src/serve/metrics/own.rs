@@ -22,6 +22,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use self::requests::ASKED;
 use super::prometheus::{Family, answer, labels, number};
+use crate::client::certificates::{CLIENT, Certificate, SERVING};
 use crate::context::Context;
 use crate::networking::services::programmed::{BOUNDS, Programmed};
 use crate::pod::preempted::Preempted;
@@ -40,6 +41,7 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     all.extend(upkeep(&counts));
     all.extend(context.operations.families());
     all.extend(ASKED.families());
+    all.extend(certificates(context.now().as_second()));
     all.extend(transactions(&context.programmed));
     all.extend(policies(&context));
     all.extend(process());
@@ -71,6 +73,23 @@ pub(super) fn build() -> Family<'static> {
 fn node(context: &Context) -> Family<'static> {
     let name = labels(&[("node", &context.config.node_name)]);
     Family::new("kubelet_node_name", [(name, Some(1.0))])
+}
+
+/// Lifetimes of the agent's certificates (`cmd/kubelet/app/server.go`,
+/// `pkg/kubelet/certificate/kubelet.go`).
+fn certificates(now: i64) -> [Family<'static>; 4] {
+    let left = |name, certificate: &Certificate| {
+        let seconds = certificate.left(now);
+        let sign = seconds.map_or(1.0, |left| if left < 0 { -1.0 } else { 1.0 });
+        Family::one(name, seconds.map(|left| sign * number(left.unsigned_abs())))
+    };
+    let failures = |name, certificate: &Certificate| Family::one(name, Some(number(certificate.failures())));
+    [
+        left("kubelet_certificate_manager_client_ttl_seconds", &CLIENT),
+        left("kubelet_certificate_manager_server_ttl_seconds", &SERVING),
+        failures("kubelet_certificate_manager_client_expiration_renew_errors", &CLIENT),
+        failures("kubelet_server_expiration_renew_errors", &SERVING),
+    ]
 }
 
 /// Version of the machine's cgroups: only the second has this file.
