@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 
+use super::own::requests::ASKED;
 use super::own::{build, process, start_time, transactions};
 use super::prometheus::{Family, answer, labels, number};
 use crate::networking::services::programmed::{Programmed, ProxyCounts};
@@ -16,7 +17,10 @@ pub(crate) fn at(path: &str, programmed: &Programmed, counts: &ProxyCounts) -> R
         "/metrics" => {
             let mut text = String::new();
             build().write(&mut text, None);
-            let all = transactions(programmed).into_iter().chain(families(counts));
+            let all = transactions(programmed)
+                .into_iter()
+                .chain(families(counts))
+                .chain(ASKED.families());
             for family in all.chain(process()).chain([start_time()]) {
                 family.write(&mut text, None);
             }

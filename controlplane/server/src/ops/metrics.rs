@@ -25,7 +25,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 use self::admission::Admission;
 use self::aggregator::Aggregator;
-use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Watched};
+use self::labels::{Answer, InFlight, Plugin, Request, Resource, Stored, Subject, Termination, Watched};
 use self::policies::Policies;
 use self::process::Process;
 use self::slis::Slis;
@@ -73,6 +73,7 @@ fn help(name: &str) -> &'static str {
 pub(crate) struct Metrics {
     registry: Registry,
     answers: Family<Answer, Counter>,
+    terminations: Family<Termination, Counter>,
     durations: Family<Request, Histogram, fn() -> Histogram>,
     sizes: Family<Subject, Histogram, fn() -> Histogram>,
     lasting: Family<Subject, Gauge>,
@@ -143,6 +144,7 @@ impl Metrics {
         let of_bytes: fn() -> Histogram = || Histogram::new(BYTES);
         let metrics = Self {
             answers: Family::default(),
+            terminations: Family::default(),
             durations: Family::new_with_constructor(of_seconds),
             sizes: Family::new_with_constructor(of_bytes),
             lasting: Family::default(),
@@ -176,6 +178,7 @@ impl Metrics {
             registry.register(name, help(name), metric);
         }
         add(registry, "apiserver_request", self.answers.clone());
+        add(registry, "apiserver_request_terminations", self.terminations.clone());
         add(registry, "apiserver_request_duration_seconds", self.durations.clone());
         add(
             registry,
@@ -229,6 +232,14 @@ impl Metrics {
             let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
             self.sizes.get_or_create(&subject).observe(bytes);
         }
+    }
+
+    /// Counts a request that was refused for lack of resources (`RecordRequestTermination`,
+    /// `staging/src/k8s.io/apiserver/pkg/endpoints/metrics/metrics.go`).
+    pub(crate) fn terminated(&self, (info, row, manner): (&RequestInfo, Option<&Registration>, Manner), code: u16) {
+        let subject = Subject::of(info, row, manner);
+        let code = code.into();
+        self.terminations.get_or_create(&Termination { code, subject }).inc();
     }
 
     /// Counts an answer as long as it lasts.
@@ -286,6 +297,24 @@ mod tests {
             let line = format!("apiserver_client_certificate_expiration_seconds_bucket{line}");
             assert!(page.contains(&line), "{line}\n{page}");
         }
+    }
+
+    #[test]
+    fn requests_that_are_not_taken_are_told() {
+        let metrics = Metrics::new(&Version::default());
+        let info = RequestInfo {
+            is_resource: true,
+            verb: "list",
+            namespace: "default".to_owned(),
+            ..RequestInfo::default()
+        };
+        metrics.terminated((&info, api::find("", "v1", "pods"), Manner::default()), 429);
+        let mut page = String::new();
+        text::encode(&mut page, &metrics.registry).unwrap();
+        let page = plain(&page);
+        let line = "apiserver_request_terminations_total{code=\"429\",verb=\"LIST\",group=\"\",version=\"v1\",\
+                    resource=\"pods\",subresource=\"\",scope=\"namespace\",component=\"apiserver\"} 1\n";
+        assert!(page.contains(line), "{page}");
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let asked = (info, row, manner);
     let bytes = response.body().size_hint().exact();
     shared.metrics.count(asked, response.status().as_u16(), took, bytes);
+    if matches!(failure, Some(Failure::Overloaded { .. })) {
+        shared.metrics.terminated(asked, response.status().as_u16());
+    }
     if info.lasts() && failure.is_none() {
         response = recording::until_end(response, shared.metrics.lasting(asked));
     }

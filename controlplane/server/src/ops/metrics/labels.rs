@@ -36,6 +36,14 @@ pub(super) struct Answer {
     request: Request,
 }
 
+/// Request that the server did not take.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(super) struct Termination {
+    pub(super) code: u32,
+    #[prometheus(flatten)]
+    pub(super) subject: Subject,
+}
+
 /// Audit plugin.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(super) struct Plugin {
