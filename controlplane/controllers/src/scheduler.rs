@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -293,14 +294,19 @@ impl Scheduler {
         if state.cache.find(uid(&*pod)).is_some() {
             return None;
         }
+        let begun = Instant::now();
         match state.cache.choose(&pod, &claims) {
-            Ok(node) => Some(self.assume(context, &mut state, pod, &claims, &node)),
+            Ok(node) => {
+                state.metrics.chosen(begun.elapsed());
+                Some(self.assume(context, &mut state, pod, &claims, &node))
+            }
             Err(mut unplaceable) => {
                 let attempts = state.queue.attempts(key);
                 state.metrics.attempt(Outcome::Unschedulable, attempts);
                 state.queue.refuse(key.clone(), &pod, FORGOTTEN);
                 let promised = state.cache.promised_node(uid(&*pod)).is_some();
                 let displacement = make_room(context, &mut state.cache, &pod, &claims, &mut unplaceable);
+                state.metrics.chosen(begun.elapsed());
                 state.metrics.preemption(&unplaceable, displacement.as_ref());
                 if promised && state.cache.promised_node(uid(&*pod)).is_none() {
                     state.queue.stir();

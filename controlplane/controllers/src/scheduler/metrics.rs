@@ -1,6 +1,7 @@
 //! Metrics of the scheduler.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use controlplane_plan::placement::{Displacement, Unplaceable};
 
@@ -44,6 +45,8 @@ impl Outcome {
 #[derive(Debug, Clone)]
 pub(super) struct SchedulerMetrics {
     attempts: BTreeMap<Outcome, (u64, Buckets)>,
+    /// Durations of choices.
+    choices: Buckets,
     whole: BTreeMap<u32, Buckets>,
     tries: Buckets,
     /// Number of preemption attempts.
@@ -55,6 +58,7 @@ impl Default for SchedulerMetrics {
     fn default() -> Self {
         Self {
             attempts: BTreeMap::new(),
+            choices: Buckets::new(ATTEMPT),
             whole: BTreeMap::new(),
             tries: Buckets::new(TRIES),
             preemptions: 0,
@@ -72,6 +76,12 @@ impl SchedulerMetrics {
             .or_insert_with(|| (0, Buckets::new(ATTEMPT)));
         *count += 1;
         durations.took(attempts.map(|attempts| attempts.begun.elapsed()).unwrap_or_default());
+    }
+
+    /// Records how long it took to choose a node, and victims where there is none
+    /// (`schedulingAlgorithm`, `pkg/scheduler/schedule_one.go`).
+    pub(super) fn chosen(&mut self, took: Duration) {
+        self.choices.took(took);
     }
 
     /// Records a preemption attempt for a pod that is unschedulable, unless there are no nodes.
@@ -156,6 +166,11 @@ pub(super) fn write(
         "[STABLE] Number of attempts to successfully schedule a pod.",
     );
     page.buckets(&[], &metrics.tries);
+    page.histogram(
+        "scheduler_scheduling_algorithm_duration_seconds",
+        "[ALPHA] Scheduling algorithm latency in seconds",
+    );
+    page.buckets(&[], &metrics.choices);
     write_preemptions(page, metrics);
 }
 
@@ -174,8 +189,6 @@ fn write_preemptions(page: &mut Page, metrics: &SchedulerMetrics) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use controlplane_plan::placement::{Misfit, Preemption};
     use controlplane_plan::pod::Pod;
 
@@ -225,6 +238,7 @@ mod tests {
         for found in [None, Some(&displacement)] {
             metrics.preemption(&nowhere, found);
         }
+        metrics.chosen(Duration::from_millis(3));
         let mut page = Page::default();
         write(&mut page, line.pending(), &line.incoming, &metrics);
         let page = page.text();
@@ -243,6 +257,8 @@ mod tests {
             "scheduler_pod_scheduling_sli_duration_seconds_sum{attempts=\"2\"} 300",
             "scheduler_pod_scheduling_attempts_bucket{le=\"1\"} 1",
             "scheduler_pod_scheduling_attempts_count 2",
+            "scheduler_scheduling_algorithm_duration_seconds_bucket{le=\"0.002\"} 0",
+            "scheduler_scheduling_algorithm_duration_seconds_bucket{le=\"0.004\"} 1",
             "# TYPE scheduler_preemption_attempts_total counter",
             "scheduler_preemption_attempts_total 2",
             "# TYPE scheduler_preemption_victims histogram",
