@@ -109,9 +109,9 @@ impl Credentials {
             self.take_up(text).await?;
         }
         let mut value = parse(&self.used)?;
-        // Tokens and files without a renewable certificate are rotated by their owner.
         let own = Own::of_client(&value);
         CLIENT.expires(own.as_ref().map_or(0, |own| own.until));
+        // Tokens and files without a renewable certificate are rotated by their owner.
         if let Some(own) = own.filter(|own| own.is_nearly_over(now)) {
             *pause = own.pause(now);
             let wanted = Wanted {
