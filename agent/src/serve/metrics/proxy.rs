@@ -65,6 +65,7 @@ fn families(counts: &ProxyCounts) -> [Family<'static>; 4] {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use super::*;
 
@@ -87,6 +88,20 @@ mod tests {
             "kubeproxy_proxy_livez_total{code=\"200\"} 2",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn transactions_have_kube_proxys_buckets() {
+        let programmed = Programmed::default();
+        programmed.note(Duration::from_millis(3), true);
+        let mut text = String::new();
+        for family in transactions(&programmed) {
+            family.write(&mut text, None);
+        }
+        let name = "kubeproxy_sync_proxy_rules_duration_seconds";
+        for line in ["_bucket{le=\"0.002\"} 0", "_bucket{le=\"0.004\"} 1", "_count 1"] {
+            assert!(text.lines().any(|own| own == format!("{name}{line}")), "{line}: {text}");
+        }
     }
 
     #[test]
