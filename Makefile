@@ -4,7 +4,7 @@
 # make simulation   2,000 random histories of each controller (SEEDS=100 runs fewer), without network or containers
 # make vm      virtual machines with systemd: provisioning, a reboot, a power cut, uninstallation, with cgroup v2 and v1; as root
 # make check   format, lints, documentation, licences, unused dependencies
-# make dist    one archive of programs and units for this kind of machine, with its checksum, in target/dist
+# make dist    archives of programs and units for x86-64 and ARM64 machines, with their checksums, in target/dist
 # make bench   measures a release build on this machine; as root
 
 SHELL := /bin/bash
@@ -12,6 +12,7 @@ SKIFF_CACHE ?= /var/cache/skiff
 STATE ?= /var/lib/skiff
 IMAGE ?=
 SEEDS ?= 2000
+MACHINES ?= x86_64 aarch64
 target := $(or $(CARGO_TARGET_DIR),target)
 export SKIFF_CACHE
 export PATH := $(PATH):$(SKIFF_CACHE)/tools/bin
@@ -28,8 +29,9 @@ release:
 	.ci/prerequisites
 	cargo build --locked --release --package ctl --package controlplane --package agent
 
-dist: release
-	systemd/pack "$(target)/release" "$(target)/dist"
+dist:
+	.ci/prerequisites --dist
+	for machine in $(MACHINES); do systemd/dist "$$machine" "$(target)" || exit; done
 
 test:
 	.ci/prerequisites --tools

@@ -17,7 +17,7 @@ pub(crate) use mounts::{FileSystem, Mount};
 /// Flag of `clone3` only: it does not fit into libc's type of `clone` flags.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 /// `NS_GET_USERNS`: the user namespace that owns another namespace.
-const GET_USERS: libc::c_ulong = 0xb701;
+const GET_USERS: libc::Ioctl = 0xb701;
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 {

@@ -15,22 +15,24 @@ const END: libc::c_int = 4 << 20;
 /// objects are allocated by one thread and freed by another, so that many heaps end up half empty,
 /// which costs more memory than lock contention costs time. Threads are assigned in turn: with two
 /// heaps, half of the other threads do not contend with the main thread.
+#[cfg(target_env = "gnu")]
+#[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
 pub fn share(heaps: u8) {
-    #[cfg(target_env = "gnu")]
-    {
-        #[expect(unsafe_code, reason = "mallopt has no safe wrapper")]
-        // SAFETY: sets numbers; called before any other thread exists.
-        let set = unsafe {
-            [
-                libc::mallopt(libc::M_ARENA_MAX, heaps.into()),
-                libc::mallopt(libc::M_TRIM_THRESHOLD, END),
-            ]
-        };
-        if set.contains(&0) {
-            tracing::debug!("the allocator keeps its own settings");
-        }
+    // SAFETY: sets numbers; called before any other thread exists.
+    let set = unsafe {
+        [
+            libc::mallopt(libc::M_ARENA_MAX, heaps.into()),
+            libc::mallopt(libc::M_TRIM_THRESHOLD, END),
+        ]
+    };
+    if set.contains(&0) {
+        tracing::debug!("the allocator keeps its own settings");
     }
 }
+
+/// Does nothing: the program has an allocator of its own.
+#[cfg(not(target_env = "gnu"))]
+pub fn share(_heaps: u8) {}
 
 /// Returns free heap memory to the kernel. By itself the allocator only trims the heap's end, which
 /// a long-lived object often prevents after a burst of work.

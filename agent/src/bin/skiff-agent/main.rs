@@ -25,6 +25,18 @@ use addresses::Choice;
 use command::{Arguments, Command};
 use renewal::Credentials;
 
+/// musl's allocator has one lock for all threads. With glibc's, the agent is smaller at rest.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Options of the allocator, as the control plane has them.
+#[cfg(target_env = "musl")]
+#[expect(unsafe_code, reason = "jemalloc reads its options from a symbol")]
+// SAFETY: nothing else has that name, and its first word is a pointer to a text with an end, as in C.
+#[unsafe(export_name = "malloc_conf")]
+static ALLOCATOR_OPTIONS: &[u8; 70] = b"narenas:1,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
+
 /// The longest path of a socket, in bytes: `sun_path` of `unix(7)` without the zero at its end.
 const LONGEST_SOCKET: usize = 107;
 
@@ -140,7 +152,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     });
     tasks.spawn(async move { match credentials.run().await {} });
     tasks.spawn(async move { Err(addresses::lost(choice, addresses).await.into()) });
-    tasks.spawn(async { match common::memory::give_back(true).await {} });
+    tasks.spawn(async { match common::memory::give_back(cfg!(target_env = "gnu")).await {} });
     tasks.spawn(async { match common::notify::watchdog().await {} });
     tasks.spawn(async move {
         signalled().await.context("wait for signals")?;
