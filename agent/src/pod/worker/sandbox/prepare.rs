@@ -102,10 +102,8 @@ async fn make(
     turns: &Arc<Turns>,
     first: Vec<Arc<Plan>>,
 ) -> Result<Prepared, Failure> {
-    let spec = pod
-        .spec
-        .as_ref()
-        .ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
+    let spec = pod.spec.as_ref();
+    let spec = spec.ok_or_else(|| Failure::mount("the pod has no specification".to_owned()))?;
     let handler = demands::check(context, spec).await?;
     let directory = context.pod_directory(pods::uid(pod));
     let made = create_within(context, &directory, "etc");
