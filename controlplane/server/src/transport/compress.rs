@@ -40,6 +40,9 @@ impl Part {
         let mut encoder = DeflateEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
         encoder.write_all(bytes)?;
         encoder.flush()?;
+        // Where a block's output did not fit flate2's buffer, miniz_oxide takes the first flush to
+        // write the rest of that, and returns with input that it still holds (`compress_inner`).
+        encoder.flush()?;
         let bytes = std::mem::take(encoder.get_mut());
         Ok(Self { bytes, checksum })
     }
@@ -110,12 +113,15 @@ mod tests {
         let noise =
             |start: u32| (start..start + 80_000).flat_map(|number| number.wrapping_mul(2_654_435_761).to_le_bytes());
         let long: Vec<u8> = b"{\"kind\":\"Pod\"},".iter().copied().cycle().take(400_000).collect();
-        let cases: [Vec<Vec<u8>>; 5] = [
+        // miniz_oxide ends a block after 58,246 literals: some of these do so while they are flushed.
+        let ends = (56_000..=66_000).step_by(1_000);
+        let cases: [Vec<Vec<u8>>; 6] = [
             vec![],
             vec![vec![]],
             vec![b"a".to_vec(), vec![], b"b".to_vec()],
             vec![long.clone(), noise(1).collect(), long.clone(), b"]}\n".to_vec()],
             vec![noise(1).collect(), noise(7).collect()],
+            ends.map(|length| noise(3).take(length).collect()).collect(),
         ];
         for parts in cases {
             let (all, bytes) = (parts.concat(), compressed(&parts).await);
