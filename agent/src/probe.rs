@@ -183,7 +183,7 @@ async fn command(subject: &Subject<'_>, argv: Vec<String>, limit: Duration) -> O
     };
     let context = subject.context;
     let executed = context.parts.runtime.exec(subject.sandbox, subject.instance, spec);
-    match context.operations.of_runtime("exec_sync", executed).await {
+    match context.operations.of_command(executed).await {
         Ok(result) if result.timed_out => Outcome::Failure(format!(
             "command timed out: \"{shown}\" timed out after {}",
             told(limit)

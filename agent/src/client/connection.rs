@@ -16,7 +16,7 @@ use api::go::architecture;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector};
 use hyper_timeout::TimeoutConnector;
@@ -167,6 +167,34 @@ where
     }
 }
 
+/// Request that is counted when it ends, also where nobody waits for the answer any longer.
+struct Pending {
+    begun: Instant,
+    method: Method,
+    watch: bool,
+    host: String,
+    status: Option<StatusCode>,
+}
+
+impl Pending {
+    fn new(request: &Request<Body>, host: String) -> Self {
+        Self {
+            begun: Instant::now(),
+            method: request.method().clone(),
+            watch: is_watch(request.uri()),
+            host,
+            status: None,
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let took = (!self.watch).then(|| self.begun.elapsed());
+        ASKED.count(self.status, &self.method, &self.host, took);
+    }
+}
+
 /// Client of several servers.
 #[derive(Clone)]
 struct Failover<S> {
@@ -187,19 +215,18 @@ where
             let at = *self.servers.current.borrow();
             let way = self.ways.get(at).cloned().ok_or(Left)?;
             let again = several.then(|| copy(&request)).flatten();
-            let (begun, method, watch) = (Instant::now(), request.method().clone(), is_watch(request.uri()));
+            let mut pending = Pending::new(&request, self.servers.host(at));
             let mut asked = Box::pin(way.clone().oneshot(request));
             let answer = match tokio::time::timeout(limit, asked.as_mut()).await {
                 // Slow, as with a webhook that is: callers have limits of their own.
                 Err(_) if is_alive(way).await => Ok(asked.await),
                 answer => answer,
             };
-            let status = answer
+            pending.status = answer
                 .as_ref()
                 .ok()
                 .and_then(|answer| Some(answer.as_ref().ok()?.status()));
-            let took = (!watch).then(|| begun.elapsed());
-            ASKED.count(status, &method, &self.servers.host(at), took);
+            drop(pending);
             let (unsent, failure) = match answer {
                 // A server that has lost its store answers so.
                 Ok(Ok(answer)) if several && answer.status() == StatusCode::GATEWAY_TIMEOUT => {

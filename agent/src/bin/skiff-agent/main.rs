@@ -30,12 +30,12 @@ use renewal::Credentials;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Options of the allocator, as the control plane has them.
+/// Options of the allocator, as the control plane has them, but for its thread: the helpers have one thread each, and fork.
 #[cfg(target_env = "musl")]
 #[expect(unsafe_code, reason = "jemalloc reads its options from a symbol")]
 // SAFETY: nothing else has that name, and its first word is a pointer to a text with an end, as in C.
 #[unsafe(export_name = "malloc_conf")]
-static ALLOCATOR_OPTIONS: &[u8; 70] = b"narenas:1,background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
+static ALLOCATOR_OPTIONS: &[u8; 47] = b"narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
 /// The longest path of a socket, in bytes: `sun_path` of `unix(7)` without the zero at its end.
 const LONGEST_SOCKET: usize = 107;

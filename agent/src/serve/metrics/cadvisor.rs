@@ -3,7 +3,7 @@
 
 mod families;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agent_plan::pod::pods;
@@ -25,6 +25,9 @@ const HELP: &str = include_str!("cadvisor/help.txt");
 fn family(name: &'static str, samples: impl IntoIterator<Item = (String, Option<f64>)>) -> Family<'static> {
     Family::of(HELP, name, samples)
 }
+
+/// Sandbox and container of a control group; none is the machine.
+type Group = Option<(String, Option<String>)>;
 
 /// Control group with its labels.
 struct Subject {
@@ -92,7 +95,8 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
         return unmeasured();
     };
     let processes = network::processes(&context).await;
-    let subjects = subjects(&context, &look, &processes).await;
+    let transfers = transfers(&context, &look).await;
+    let subjects = subjects(&context, &look, &processes, transfers).await;
     let mut text = machine(&context);
     let time = look.time.as_millisecond();
     let families = families::processors(&subjects)
@@ -110,12 +114,41 @@ pub(in crate::serve) async fn metrics(State(context): State<Arc<Context>>) -> Re
     answer(text)
 }
 
-async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<String, i32>) -> Vec<Subject> {
+/// Reads the transfers of all groups, off the agent's thread: each has a file, and so has each device.
+async fn transfers(context: &Arc<Context>, look: &Look) -> BTreeMap<Group, BTreeMap<String, Transfers>> {
+    let containers = look.pods.iter().flat_map(|pod| &pod.containers);
+    let of_pods = containers.flat_map(|container| {
+        let sandbox = container.sandbox.clone();
+        let own = Some((sandbox.clone(), Some(container.instance.clone())));
+        [Some((sandbox, None)), own]
+    });
+    let groups: BTreeSet<Group> = of_pods.chain([None]).collect();
+    let context = Arc::clone(context);
+    let read = move || {
+        let each = groups.into_iter().map(|group| {
+            let of = group
+                .as_ref()
+                .map(|(sandbox, container)| (sandbox.as_str(), container.as_deref()));
+            let transfers = context.parts.runtime.transfers(of);
+            (group, transfers)
+        });
+        each.collect()
+    };
+    common::task::spawn_blocking(read).await.unwrap_or_default()
+}
+
+async fn subjects(
+    context: &Arc<Context>,
+    look: &Look,
+    processes: &BTreeMap<String, i32>,
+    mut transfers: BTreeMap<Group, BTreeMap<String, Transfers>>,
+) -> Vec<Subject> {
+    let mut transfers = |group: Group| transfers.remove(&group).unwrap_or_default();
     let mut root = Subject::new("/".to_owned(), [""; 5], &look.node);
     root.interfaces = network::of_machine();
     root.disk = disk(context, None);
     let runtime = &context.parts.runtime;
-    root.transfers = runtime.transfers(None);
+    root.transfers = transfers(None);
     let mut all = vec![root];
     for pod in &look.pods {
         let Some(sandbox) = pod.containers.first().map(|container| &container.sandbox) else {
@@ -125,7 +158,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
         let id = |container: Option<&str>| runtime.group(sandbox, container).display().to_string();
         let mut whole = Subject::new(id(None), ["", "", "", namespace, name], &pod.usage);
         whole.interfaces = network::interfaces(pod, processes);
-        whole.transfers = runtime.transfers(Some((sandbox, None)));
+        whole.transfers = transfers(Some((sandbox.clone(), None)));
         all.push(whole);
         let parts = disk_usage::parts(context, &pod.pod).await;
         for container in &pod.containers {
@@ -144,7 +177,7 @@ async fn subjects(context: &Arc<Context>, look: &Look, processes: &BTreeMap<Stri
                 u64::try_from(written.saturating_add(logged)).ok()
             });
             subject.disk = used.and_then(|used| disk(context, Some(used)));
-            subject.transfers = runtime.transfers(Some((sandbox, Some(&container.instance))));
+            subject.transfers = transfers(Some((sandbox.clone(), Some(container.instance.clone()))));
             all.push(subject);
         }
     }

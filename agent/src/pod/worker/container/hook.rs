@@ -150,7 +150,7 @@ async fn run(subject: &Subject<'_>, handler: &LifecycleHandler, limit: Duration)
         };
         let context = subject.context;
         let executed = context.parts.runtime.exec(subject.sandbox, subject.instance, spec);
-        let result = context.operations.of_runtime("exec_sync", executed).await;
+        let result = context.operations.of_command(executed).await;
         let result = result.map_err(|error| image::chain(&error))?;
         return match result.exit_code {
             0 => Ok(()),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use runtime::ExecResult;
 use tokio::time::Instant;
 
 use crate::serve::metrics::prometheus::{DEFAULTS, Family, Histogram, labels, number};
@@ -54,6 +55,21 @@ impl Operations {
         let begun = Instant::now();
         let done = operation.await;
         self.note(name, begun.elapsed(), done.is_err());
+        done
+    }
+
+    /// Waits for a command in a container, and counts it: a failed or late one is a failed operation
+    /// (`ExecSync` of `staging/src/k8s.io/cri-client/pkg/remote_runtime.go`).
+    pub(crate) async fn of_command<E>(
+        &self,
+        command: impl Future<Output = Result<ExecResult, E>>,
+    ) -> Result<ExecResult, E> {
+        let begun = Instant::now();
+        let done = command.await;
+        let well = done
+            .as_ref()
+            .is_ok_and(|result| !result.timed_out && result.exit_code == 0);
+        self.note("exec_sync", begun.elapsed(), !well);
         done
     }
 
