@@ -176,7 +176,7 @@ fn exported(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the dashboards of kubernetes-mixin show of a kubelet.
+/// Metrics of a kubelet that the dashboards of kubernetes-mixin show.
 fn operated(machine: &Machine) -> anyhow::Result<()> {
     let text = ask(machine, "/metrics")?;
     for wanted in [

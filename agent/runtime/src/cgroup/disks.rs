@@ -1,4 +1,4 @@
-//! What a group has read from the machine's disks, and written to them.
+//! Reads and writes of a group on the machine's disks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,19 +40,15 @@ fn name(numbers: &str) -> Option<String> {
 /// Parses lines such as `8:0 Read 123`, of bytes and of operations.
 fn of_v1(bytes: &str, operations: &str) -> BTreeMap<String, Transfers> {
     let mut all = BTreeMap::<String, Transfers>::new();
-    for (device, kind, count) in bytes.lines().filter_map(row) {
+    let bytes = bytes.lines().filter_map(row).map(|row| ("bytes", row));
+    let operations = operations.lines().filter_map(row).map(|row| ("operations", row));
+    for (what, (device, kind, count)) in bytes.chain(operations) {
         let of = all.entry(device.to_owned()).or_default();
-        match kind {
-            "Read" => of.bytes_read = count,
-            "Write" => of.bytes_written = count,
-            _ => {}
-        }
-    }
-    for (device, kind, count) in operations.lines().filter_map(row) {
-        let of = all.entry(device.to_owned()).or_default();
-        match kind {
-            "Read" => of.reads = count,
-            "Write" => of.writes = count,
+        match (what, kind) {
+            ("bytes", "Read") => of.bytes_read = count,
+            ("bytes", "Write") => of.bytes_written = count,
+            ("operations", "Read") => of.reads = count,
+            ("operations", "Write") => of.writes = count,
             _ => {}
         }
     }
