@@ -38,6 +38,7 @@ use crate::networking::policies::admissions::Admissions;
 use crate::networking::services::programmed::Programmed;
 use crate::networking::services::slices::{Services, Slices};
 use crate::node::apparmor::AppArmor;
+use crate::node::log_files::LogFiles;
 use crate::node::measure::Memory;
 use crate::node::selinux::SeLinux;
 use crate::pod::allocation::Allocations;
@@ -68,6 +69,10 @@ pub struct Config {
     pub node_name: String,
     /// Directory of the agent's own state.
     pub state_directory: PathBuf,
+    /// Where containers' logs lie.
+    pub logs: LogFiles,
+    /// Directory that stands for a kubelet's `--root-dir`: where plugins register.
+    pub kubelet_directory: PathBuf,
     /// Number of directories that are made ahead for pods.
     pub spares: usize,
     /// The pods' ranges; the Node's `spec.podCIDRs` where they are absent.
@@ -354,17 +359,6 @@ impl Context {
     /// The directory of a pod's files.
     pub(crate) fn pod_directory(&self, uid: &str) -> PathBuf {
         self.config.state_directory.join("pods").join(uid)
-    }
-
-    /// The directory of a pod's logs.
-    pub(crate) fn log_directory(&self, pod: &Pod) -> PathBuf {
-        let name = format!(
-            "{}_{}_{}",
-            agent_plan::pod::pods::namespace(pod),
-            agent_plan::pod::pods::name(pod),
-            agent_plan::pod::pods::uid(pod)
-        );
-        self.config.state_directory.join("logs").join(name)
     }
 
     fn locked_pods(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {

@@ -49,7 +49,7 @@ use tracing::{info, warn};
 pub use client::{certificates, connection, events, requests, reverse};
 pub use clock::Clock;
 pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
-pub use node::{lock, machine};
+pub use node::{lock, log_files, machine};
 
 /// Longest time that a failed start waits until the Node has its status.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,6 +102,9 @@ pub enum Error {
     /// The stream of runtime events ended, which it never does.
     #[error("the runtime ended")]
     RuntimeEnded,
+    /// The directories of containers' logs could not be made.
+    #[error("make the directories of logs")]
+    Logs(#[source] std::io::Error),
     /// A server could not be started, or failed.
     #[error("serve")]
     Serve(#[from] serve::Error),
@@ -113,16 +116,11 @@ pub enum Error {
 /// Creates the shared state. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
     close(&config.state_directory)?;
-    for name in ["pods", "logs"] {
-        let path = config.state_directory.join(name);
-        let made =
-            std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(&path);
-        made.map_err(|source| Error::State {
-            path: path.clone(),
-            source,
-        })?;
-        runtime::spread(&path);
-    }
+    let pods = config.state_directory.join("pods");
+    let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(&pods);
+    runtime::spread(&pods);
+    made.map_err(|source| Error::State { path: pods, source })?;
+    config.logs.make().map_err(Error::Logs)?;
     let spare = config.state_directory.join("spare");
     let spares = runtime::Spares::open(&spare, config.spares, &[]);
     let spares = spares.map_err(|source| Error::State { path: spare, source })?;

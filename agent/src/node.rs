@@ -3,11 +3,13 @@
 //! * [`object`]: what the Node says
 //! * [`machine`], [`apparmor`], [`selinux`], [`lock`]: the machine below
 //! * [`measure`], [`pressure`], [`qos`]: usage, evictions, and the cgroups of the classes of quality of service
+//! * [`log_files`]: where containers' logs lie
 //! * [`oom`]: events of processes that the kernel ended
 //! * [`shutdown`]: shutdown of the machine
 
 pub(crate) mod apparmor;
 pub mod lock;
+pub mod log_files;
 pub mod machine;
 pub(crate) mod measure;
 mod object;

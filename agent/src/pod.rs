@@ -44,7 +44,7 @@ use crate::client::requests::watch;
 use crate::confined::aside;
 use crate::context::Context;
 use crate::pod::orders::Order;
-use crate::pod::orphans::{Orphans, old_logs, owner};
+use crate::pod::orphans::{Orphans, owner};
 use crate::pod::worker::{End, Input, Mailbox, Worker, remove};
 use crate::serve::TURN;
 
@@ -370,18 +370,12 @@ impl Dispatcher {
 
     fn remove_old_logs(&mut self) {
         // Listed at once: during the removal, new pods come with new logs.
-        let old = old_logs(&self.context.config.state_directory.join("logs"), &self.listed);
+        let context = Arc::clone(&self.context);
+        let old = context.config.logs.old(&self.listed);
         self.tasks.spawn(async move {
-            let removing = aside(move || {
-                for path in old {
-                    if let Err(error) = trees::remove(&path) {
-                        warn!(path = %path.display(), %error, "old logs could not be removed");
-                    }
-                }
-                Ok(())
-            });
-            // Each failure is logged there.
-            removing.await.ok();
+            if let Err(error) = aside(move || context.config.logs.remove_old(&old)).await {
+                warn!(%error, "old logs could not be removed");
+            }
             Ended::Other
         });
     }

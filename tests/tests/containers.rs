@@ -119,6 +119,15 @@ fn it_tells_what_was_said(cluster: &Cluster) -> anyhow::Result<()> {
     let last = cluster.machine.kubectl(["logs", "speaker", "--tail=1"])?;
     ensure!(last.lines().count() == 1, "{last}");
     let speaker = cluster.until("speaker", "is there", |_| true)?;
+    let id = container(&speaker)["containerID"]
+        .as_str()
+        .and_then(|id| id.split("//").nth(1));
+    let link = format!("log/containers/speaker_default_main-{}.log", id.unwrap_or_default());
+    let linked = std::fs::read_to_string(cluster.folder.path().join(&link)).context(link)?;
+    ensure!(
+        linked.contains(" stdout F second\n"),
+        "what a collector reads: {linked}"
+    );
     let state = &container(&speaker)["lastState"]["terminated"];
     ensure!(state["exitCode"] == 3 && state["message"] == "last words", "{state}");
     Ok(())

@@ -84,6 +84,8 @@ impl World {
         let config = Config {
             node_name: "n1".to_owned(),
             state_directory: self.directory.path().to_owned(),
+            logs: agent::log_files::LogFiles::new(self.directory.path(), None),
+            kubelet_directory: self.directory.path().join("kubelet"),
             spares: 0,
             pod_cidr: (!self.ranges.is_empty()).then(|| self.ranges.parse().unwrap()),
             addresses: self.addresses.iter().map(|address| address.parse().unwrap()).collect(),

@@ -1,8 +1,7 @@
 //! Pods' sandboxes and directories of an earlier agent, until their workers adopt them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::context::Context;
@@ -69,14 +68,4 @@ impl Orphans {
 /// Returns the UID of a sandbox's pod.
 pub(crate) fn owner(sandbox: &str) -> &str {
     sandbox.rsplit_once('-').map_or(sandbox, |(uid, _)| uid)
-}
-
-/// Returns the logs of pods that are not listed.
-pub(crate) fn old_logs(directory: &Path, listed: &BTreeSet<String>) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_old = |entry: &std::fs::DirEntry| {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        !listed.contains(name.rsplit('_').next().unwrap_or_default())
-    };
-    entries.filter(is_old).map(|entry| entry.path()).collect()
 }

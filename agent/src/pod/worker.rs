@@ -274,10 +274,9 @@ impl Worker {
     }
 
     async fn remove_logs(&self) {
-        let logs = self.context.log_directory(&self.pod);
-        let path = logs.clone();
-        if let Err(error) = aside(move || trees::remove(&path)).await {
-            warn!(path = %logs.display(), %error, "logs could not be removed");
+        let (context, pod) = (Arc::clone(&self.context), Arc::clone(&self.pod));
+        if let Err(error) = aside(move || context.config.logs.remove(&pod)).await {
+            warn!(pod = %self.id(), %error, "logs could not be removed");
         }
     }
 

@@ -58,7 +58,7 @@ pub(super) async fn answer(
         Ok(attempt) => attempt,
         Err(message) => return (StatusCode::BAD_REQUEST, message).into_response(),
     };
-    let directory = context.log_directory(pod).join(&container);
+    let directory = context.config.logs.of(pod).join(&container);
     let path = directory.join(format!("{attempt}.log"));
     let file = match opened(&path).await {
         Ok(file) => Arc::new(file),

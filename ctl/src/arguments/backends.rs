@@ -31,6 +31,14 @@ pub(crate) struct Backends {
     /// The routes that the built-in network makes to the pods of other nodes [default: auto]
     #[arg(long, value_name = "NAME", value_parser = ["auto", "direct", "tunnel", "none"])]
     pub(crate) node_routes: Option<String>,
+    /// Where containers' logs lie, linked from the directory `containers` beside it [default: /var/log/pods for the machine's own
+    /// node, within its directory for those of another --state-dir]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) pod_logs_dir: Option<String>,
+    /// What stands for a kubelet's --root-dir, where plugins register [default: /var/lib/kubelet for the machine's own node, within
+    /// its directory for those of another --state-dir]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kubelet_dir: Option<String>,
     /// How many pods the node takes [default: 110]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) max_pods: Option<u32>,
@@ -72,6 +80,8 @@ impl Backends {
             cni_conf_dir: first(&self.cni_conf_dir, &others.cni_conf_dir),
             cni_bin_dir: first(&self.cni_bin_dir, &others.cni_bin_dir),
             node_routes: first(&self.node_routes, &others.node_routes),
+            pod_logs_dir: first(&self.pod_logs_dir, &others.pod_logs_dir),
+            kubelet_dir: first(&self.kubelet_dir, &others.kubelet_dir),
             max_pods: self.max_pods.or(others.max_pods),
             registry_mirror: all(&self.registry_mirror, &others.registry_mirror),
             registry_plain_http: all(&self.registry_plain_http, &others.registry_plain_http),
@@ -95,6 +105,8 @@ impl Backends {
             ("--cni-conf-dir", &self.cni_conf_dir),
             ("--cni-bin-dir", &self.cni_bin_dir),
             ("--node-routes", &self.node_routes),
+            ("--pod-logs-dir", &self.pod_logs_dir),
+            ("--kubelet-dir", &self.kubelet_dir),
         ];
         let lists = [
             ("--registry-mirror", &self.registry_mirror),

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, ensure};
 use serde_json::json;
 
-use crate::arguments::{CheckOptions, Part, Place};
+use crate::arguments::{CheckOptions, DEFAULT_STATE, Part, Place};
 use crate::check::{self, Finding, Level, Node, Port, Purpose};
 use crate::terminal;
 use daemons::process::Daemon;
@@ -213,6 +213,11 @@ fn agent_arguments(state_dir: &Path, settings: &Settings) -> Vec<String> {
         ("--serving-key", path(pki.join("serving.key"))),
         ("--client-ca", path(pki.join("ca.crt"))),
     ];
+    if unit::is_its(state_dir) || state_dir == Path::new(DEFAULT_STATE) {
+        // The machine's own node is where others' software looks for one. As in the unit.
+        pairs.push(("--pod-logs-dir", "/var/log/pods".to_owned()));
+        pairs.push(("--kubelet-dir", "/var/lib/kubelet".to_owned()));
+    }
     if settings.joined.is_some() {
         pairs.push(("--bootstrap-kubeconfig", path(pki.join("bootstrap.kubeconfig"))));
     }

@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub async fn run(parts: Parts, name: String, state_directory: PathBuf, cancel: CancellationToken) -> agent::Error {
     let config = Config {
         node_name: name,
+        logs: agent::log_files::LogFiles::new(&state_directory, None),
+        kubelet_directory: state_directory.join("kubelet"),
         state_directory,
         spares: 0,
         pod_cidr: None,

@@ -55,6 +55,9 @@ impl Started {
         }
         let held = parts::addresses_held(self.folder.path())?;
         ensure!(held.is_empty(), "addresses are left: {held:?}");
+        for logs in ["log/pods", "log/containers"] {
+            ensure!(!self.folder.path().join(logs).exists(), "{logs} is left");
+        }
         let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
         let folder = self.folder.path().display().to_string();
         let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&folder)).collect();

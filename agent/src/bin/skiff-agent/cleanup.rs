@@ -62,10 +62,11 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Err(error) => failures.push(error.to_string()),
     }
-    for path in [arguments.state_dir.join("logs"), arguments.state_dir.join("agent.sock")] {
-        if let Err(error) = trees::remove(&path) {
-            failures.push(format!("remove {}: {error}", path.display()));
-        }
+    for (what, removed) in [
+        ("the logs", arguments.logs(&arguments.state_dir).purge()),
+        ("the socket", trees::remove(&arguments.state_dir.join("agent.sock"))),
+    ] {
+        failures.extend(removed.err().map(|error| format!("remove {what}: {error}")));
     }
     if failures.is_empty() {
         tracing::info!("everything is removed");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::connection::Servers;
+use agent::log_files::LogFiles;
 use agent::serve::Files;
 use agent::{Config, Parts, clock, machine};
 use agent_plan::container::files::ClusterDns;
@@ -91,6 +92,14 @@ pub(crate) struct Arguments {
     /// Where the agent keeps what is its own
     #[arg(long)]
     pub(crate) state_dir: PathBuf,
+    /// Where containers' logs lie, with links to them in the directory `containers` beside it: `/var/log/pods` is where collectors
+    /// look. Otherwise `logs` in --state-dir, without links
+    #[arg(long, value_name = "DIR")]
+    pod_logs_dir: Option<PathBuf>,
+    /// What stands for a kubelet's --root-dir, where plugins register: `/var/lib/kubelet` is where they look. Otherwise `kubelet` in
+    /// --state-dir
+    #[arg(long, value_name = "DIR")]
+    kubelet_dir: Option<PathBuf>,
     /// Name of the Node
     #[arg(long)]
     pub(crate) node_name: String,
@@ -318,11 +327,14 @@ impl Arguments {
     }
 
     pub(crate) fn config(&self, port: u16, addresses: Vec<IpAddr>) -> anyhow::Result<Config> {
+        let state_directory = std::fs::canonicalize(&self.state_dir).context("find the state directory")?;
         Ok(Config {
+            logs: self.logs(&state_directory),
+            kubelet_directory: self.kubelet_directory(&state_directory),
             network_policies: self.proxy.network_policies(&self.bridge),
             service_proxy: self.proxy.service_proxy(&self.bridge, &addresses),
             node_name: self.node_name.clone(),
-            state_directory: std::fs::canonicalize(&self.state_dir).context("find the state directory")?,
+            state_directory,
             spares: SPARES,
             pod_cidr: self.pod_cidr,
             addresses,
@@ -344,6 +356,15 @@ impl Arguments {
             labels: self.node_label.iter().cloned().collect(),
             flags: self.flags.clone(),
         })
+    }
+
+    pub(crate) fn logs(&self, state_directory: &Path) -> LogFiles {
+        LogFiles::new(state_directory, self.pod_logs_dir.clone())
+    }
+
+    pub(crate) fn kubelet_directory(&self, state_directory: &Path) -> PathBuf {
+        let own = || state_directory.join("kubelet");
+        self.kubelet_dir.clone().unwrap_or_else(own)
     }
 
     /// The servers that are asked.

@@ -126,7 +126,7 @@ pub(crate) fn measure_now(context: &Context, pod: &Pod, written: &BTreeMap<Strin
         }
     };
     let volumes = context.volumes.on_disk(pod).unwrap_or_default();
-    let directory = context.log_directory(pod);
+    let directory = context.config.logs.of(pod);
     let names = || pods::all_containers(pod).map(|container| container.name.clone());
     let layer = |name: &String| match written.get(name) {
         Some(Written::In(directory)) => size(directory.clone()),

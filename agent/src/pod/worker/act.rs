@@ -243,11 +243,9 @@ impl Worker {
         else {
             return;
         };
-        let log = self
-            .context
-            .log_directory(&self.pod)
-            .join(container)
-            .join(format!("{attempt}.log"));
+        let logs = &self.context.config.logs;
+        logs.unlink(&self.pod, container, &id);
+        let log = logs.of(&self.pod).join(container).join(format!("{attempt}.log"));
         let (context, sandbox) = (Arc::clone(&self.context), self.sandbox_id());
         self.tasks.spawn(async move {
             let removed = context.parts.runtime.remove_container(&sandbox, &id);

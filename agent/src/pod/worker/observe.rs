@@ -122,7 +122,7 @@ impl Worker {
     }
 
     fn log_of(&self, container: &str, attempt: u32) -> std::path::PathBuf {
-        let directory = self.context.log_directory(&self.pod).join(container);
+        let directory = self.context.config.logs.of(&self.pod).join(container);
         directory.join(format!("{attempt}.log"))
     }
 
@@ -135,6 +135,7 @@ impl Worker {
     }
 
     pub(super) fn note_running(&self, container: &str, attempt: u32, instance: &str) {
+        self.context.config.logs.link(&self.pod, container, attempt, instance);
         let run = self.key(container, attempt);
         let place = Place {
             sandbox: self.sandbox_id(),

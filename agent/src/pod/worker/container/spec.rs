@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agent_plan::container::{environment, oci, user};
@@ -118,9 +118,9 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         se_linux: labels.as_ref(),
     };
     let spec = oci::build(&inputs).map_err(|error| unbuilt(&error))?;
-    let logs = context.log_directory(pod);
-    let made = create_within(context, &logs, &container.name);
-    made.map_err(|error| Failure::creation(error.to_string()))?;
+    let made = |logs: &Path| create_within(context, logs, &container.name);
+    let logs = context.config.logs.place(pod, made);
+    let logs = logs.map_err(|error| Failure::creation(error.to_string()))?;
     let logs = logs.join(&container.name);
     Ok(ContainerSpec {
         id: format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple()),
