@@ -11,7 +11,7 @@
 //! | `workloads` | workloads, their autoscalers, disruption budgets |
 //! | `scheduler` | the scheduler |
 //! | `network` | endpoints of Services, load balancers, Service CIDRs, the cluster's DNS |
-//! | `storage` | claims and volumes: binding, provisioning, protection, ephemeral claims |
+//! | `storage` | claims and volumes: binding, provisioning, attaching, protection, ephemeral ones |
 //! | `node` | health and taints of nodes, pod CIDRs, TTLs |
 //! | `access` | service accounts, token Secrets, certificates, bootstrap tokens, aggregated roles |
 //! | `objects` | objects of every kind: garbage collector, namespaces, quotas |

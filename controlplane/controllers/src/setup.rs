@@ -20,7 +20,7 @@ use crate::node::{nodes, pod_gc, ttl};
 use crate::objects::{garbage, namespaces, quotas};
 use crate::scheduler::{self, Scheduler};
 use crate::storage::protection::{self, Guard};
-use crate::storage::{ephemeral, provisioner, volumes};
+use crate::storage::{attach_detach, ephemeral, provisioner, volumes};
 use crate::workloads::{
     autoscaling, cron_jobs, daemon_sets, deployments, disruption, jobs, replica_sets, stateful_sets,
 };
@@ -185,6 +185,8 @@ impl Setup<'_> {
             volumes::listen_volumes(caches),
             volumes::Volumes::new,
         );
+        let queue = attach_detach::listen(caches);
+        self.add(attach_detach::COMPONENT, queue, attach_detach::AttachDetach::new);
         self.add(ephemeral::COMPONENT, ephemeral::listen(caches), ephemeral::Ephemeral);
         let (garbage, queue, defined) = garbage::listen(caches);
         self.add("garbage-collector-controller", queue, |_| garbage);

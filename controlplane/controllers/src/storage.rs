@@ -1,5 +1,6 @@
 //! Controllers of claims and volumes.
 
+pub(crate) mod attach_detach;
 pub(crate) mod ephemeral;
 pub(crate) mod protection;
 pub(crate) mod provisioner;

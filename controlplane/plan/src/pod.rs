@@ -65,6 +65,8 @@ pub struct Status {
     pub addresses: Box<[Box<str>]>,
     /// True if its node evicted it (`PodIsEvicted` of `pkg/kubelet/eviction/helpers.go`).
     pub evicted: bool,
+    /// True if one of its containers may be running (`notRunning`, `pkg/volume/util/util.go`).
+    pub running: bool,
     /// True if the Ready condition is True.
     pub ready: bool,
     /// Transition time of the Ready condition, if it is True and has one.
@@ -197,8 +199,13 @@ impl Status {
         };
         let containers = whole.container_statuses.unwrap_or_default();
         let init_statuses = whole.init_container_statuses.unwrap_or_default();
+        let ephemeral = whole.ephemeral_container_statuses.unwrap_or_default();
         let failed = whole.phase.as_deref() == Some("Failed");
         Self {
+            running: [&containers, &init_statuses, &ephemeral]
+                .into_iter()
+                .flatten()
+                .any(may_run),
             evicted: failed && whole.reason.as_deref() == Some("Evicted"),
             ready: ready.is_some(),
             ready_since: ready.and_then(since),
@@ -226,6 +233,12 @@ impl Status {
             ),
         }
     }
+}
+
+/// True if a container has neither ended nor waits to begin.
+fn may_run(status: &ContainerStatus) -> bool {
+    let state = status.state.as_ref();
+    state.is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
 }
 
 fn most_restarts<'a>(statuses: impl Iterator<Item = &'a ContainerStatus>) -> i32 {

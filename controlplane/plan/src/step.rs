@@ -61,12 +61,16 @@ resources! {
     ACCESS_REVIEWS = authorization::v1::SubjectAccessReview;
     ADDRESSES = networking::v1::IPAddress;
     API_SERVICES = APIService;
+    ATTACHMENTS = storage::v1::VolumeAttachment;
     AUTOSCALERS = autoscaling::v2::HorizontalPodAutoscaler;
     CLAIMS = core::v1::PersistentVolumeClaim;
     CLUSTER_ROLES = rbac::v1::ClusterRole;
     CONFIG_MAPS = core::v1::ConfigMap;
     CONTROLLER_REVISIONS = apps::v1::ControllerRevision;
     CRON_JOBS = batch::v1::CronJob;
+    CSI_CAPACITIES = storage::v1::CSIStorageCapacity;
+    CSI_DRIVERS = storage::v1::CSIDriver;
+    CSI_NODES = storage::v1::CSINode;
     DAEMON_SETS = apps::v1::DaemonSet;
     DEFINITIONS = CustomResourceDefinition;
     DEPLOYMENTS = apps::v1::Deployment;

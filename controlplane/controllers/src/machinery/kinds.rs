@@ -7,15 +7,17 @@ use api::intern;
 use api::kinds::custom_resource_definition::names::is_true;
 use controlplane_plan::network::endpoints;
 use controlplane_plan::objects::{Meta, Object, controller_of};
+use controlplane_plan::placement::claims::names;
 use controlplane_plan::pod::node_of;
 use controlplane_plan::pod::{Metadata, Pod, Pool};
 use controlplane_plan::step::Resource;
-use controlplane_plan::storage::{claim_class, claim_of, volume_class, volume_of};
+use controlplane_plan::storage::{attach, claim_class, claim_of, csi_name, volume_class, volume_of};
 use controlplane_plan::workloads::replicas::ReplicationController;
 use k8s_openapi::api::apps::v1::{DaemonSet, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
@@ -33,7 +35,7 @@ pub(crate) fn unmanaged(namespace: &str) -> String {
     format!("unmanaged/{namespace}")
 }
 
-/// Index entry of a node's pods.
+/// Index entry of a node's pods and attachments.
 pub(crate) fn on_node(node: &str) -> String {
     format!("node/{node}")
 }
@@ -102,6 +104,8 @@ impl Cached for Pod {
     fn index(&self) -> Vec<String> {
         let mut entries = vec![owner_entry(&self.metadata)];
         entries.extend(node_of(self).map(on_node));
+        let namespace = self.metadata.namespace();
+        entries.extend(names(self).iter().map(|(claim, _)| for_claim(namespace, claim)));
         entries
     }
 }
@@ -129,9 +133,14 @@ indexed! {
     Job: |job| vec![owner_entry(&job.metadata)];
     EndpointSlice: |slice| service_of(slice).as_ref().map(of_service).into_iter().collect();
     PersistentVolumeClaim: |claim| vec![volume_of(claim).map_or_else(|| in_class(claim_class(claim)), on_volume)];
+    VolumeAttachment: |attachment| {
+        let volume = attachment.spec.source.persistent_volume_name.as_deref().map(on_volume);
+        volume.into_iter().chain([on_node(&attachment.spec.node_name)]).collect()
+    };
     PersistentVolume: |volume| {
         let claim = claim_of(volume).map(|(namespace, name)| for_claim(namespace, name));
-        claim.into_iter().chain([in_class(volume_class(volume))]).collect()
+        let driver = csi_name(volume).map(|name| of_driver(&name));
+        claim.into_iter().chain([in_class(volume_class(volume))]).chain(driver).collect()
     };
 }
 
@@ -164,12 +173,18 @@ pub(crate) fn in_class(class: &str) -> String {
     format!("class/{class}")
 }
 
-/// Index entry of claims that refer to a volume.
+/// Index entry of the volumes that a driver knows by this name, and of the nodes to which they are
+/// attached.
+pub(crate) fn of_driver(name: &str) -> String {
+    format!("csi/{name}")
+}
+
+/// Index entry of claims and attachments that refer to a volume.
 pub(crate) fn on_volume(name: &str) -> String {
     format!("volume/{name}")
 }
 
-/// Index entry of volumes that refer to a claim.
+/// Index entry of volumes and pods that refer to a claim.
 pub(crate) fn for_claim(namespace: &str, name: &str) -> String {
     format!("claim/{namespace}/{name}")
 }
@@ -182,6 +197,10 @@ impl Cached for Node {
         if let Some(status) = self.status.as_mut() {
             status.node_info = None;
         }
+    }
+
+    fn index(&self) -> Vec<String> {
+        attach::attached(self).map(of_driver).collect()
     }
 }
 

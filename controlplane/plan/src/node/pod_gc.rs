@@ -15,7 +15,7 @@ use crate::step::{Outcome, PODS, Step};
 pub const THRESHOLD: usize = 12_500;
 
 /// Taint by which an administrator confirms that a node is off: its pods have ended.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+pub(crate) const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Fails and deletes the pods of a missing node.
 pub fn of_gone_node(pods: &[&Pod], now: Timestamp) -> [Vec<Step>; 2] {

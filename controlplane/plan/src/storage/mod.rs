@@ -1,9 +1,10 @@
-//! Persistent volumes: binding to claims, reclaiming, and provisioning.
+//! Persistent volumes: binding to claims, reclaiming, provisioning, and attaching to nodes.
 //!
 //! Binding writes both sides one after the other, the volume first, each with the resource version
 //! that was read. So two claims never get one volume, and a binding that was interrupted is
 //! completed by the next sync.
 
+pub mod attach;
 pub mod claims;
 pub mod ephemeral;
 mod matching;
@@ -124,6 +125,13 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool 
     reference.name == claim.metadata.name
         && reference.namespace == claim.metadata.namespace
         && (own.is_empty() || own == uid(claim))
+}
+
+/// `DRIVER^HANDLE` of a volume, if a CSI driver has it (`GetVolumeName`,
+/// `pkg/volume/csi/csi_plugin.go`).
+pub fn csi_name(volume: &PersistentVolume) -> Option<String> {
+    let source = volume.spec.as_ref()?.csi.as_ref()?;
+    Some(format!("{}^{}", source.driver, source.volume_handle))
 }
 
 /// Required node affinity of a volume.

@@ -26,7 +26,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use tokio_util::sync::CancellationToken;
@@ -87,6 +87,9 @@ cached! {
         cluster_roles: ClusterRole = CLUSTER_ROLES,
         controller_revisions: ControllerRevision = CONTROLLER_REVISIONS,
         cron_jobs: CronJob = CRON_JOBS,
+        csi_capacities: CSIStorageCapacity = CSI_CAPACITIES,
+        csi_drivers: CSIDriver = CSI_DRIVERS,
+        csi_nodes: CSINode = CSI_NODES,
         deployments: Deployment = DEPLOYMENTS,
         endpoints: Endpoints = ENDPOINTS,
         leases: Lease = LEASES,
@@ -98,6 +101,7 @@ cached! {
     }
     own {
         addresses: Partial = ADDRESSES,
+        attachments: VolumeAttachment = ATTACHMENTS,
         attributes_classes: Partial = VOLUME_ATTRIBUTES_CLASSES,
         claims: PersistentVolumeClaim = CLAIMS,
         config_maps: Contents = CONFIG_MAPS,
