@@ -85,6 +85,20 @@ impl Scheduler {
         caches.volumes.listen(move |_| scheduler.storage_changed());
         let scheduler = this.clone();
         caches.storage_classes.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.csi_capacities.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.csi_drivers.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.csi_nodes.listen(move |_| scheduler.storage_changed());
+        let scheduler = this.clone();
+        caches.attachments.listen(move |change| {
+            // Its node has room for another volume (`EventsToRegister`,
+            // `pkg/scheduler/framework/plugins/nodevolumelimits/csi.go`).
+            if change.new.is_none() {
+                scheduler.storage_changed();
+            }
+        });
         this
     }
 
@@ -290,7 +304,7 @@ impl Scheduler {
         }
         let mut state = self.lock();
         // Read under the lock: a change of them is heard once the pod is in a queue again.
-        let claims = claims::of(&context.caches, &pod);
+        let claims = claims::of(&context.caches, &state.cache, &pod);
         if state.cache.find(uid(&*pod)).is_some() {
             return None;
         }

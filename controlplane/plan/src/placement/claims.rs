@@ -1,24 +1,28 @@
 //! Claims of a pod: nodes from which their volumes are accessible, and bindings and provisionings
 //! once a node is chosen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
 
 use super::affinity::selects;
 use super::{Misfit, Placed, SchedulerCache};
-use crate::objects::{Meta as _, annotation, name, uid};
+use crate::objects::{Meta as _, annotation, matches, name, uid};
 use crate::pod::Pod;
 use crate::storage::{
-    NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, volume_of, waits,
+    NO_PROVISIONER, SELECTED_NODE, Wanted, affinity, best, claim_class, claim_phase, is_bound, requested, volume_of,
+    waits,
 };
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
 const ELSEWHERE: &str = "node(s) didn't match PersistentVolume's node affinity";
 const NO_SUCH_VOLUME: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 const OTHER_ZONE: &str = "node(s) had no available volume zone";
+const NO_SPACE: &str = "node(s) did not have enough free storage";
+const TOO_MANY: &str = "node(s) exceed max volume count";
 const EXCLUSIVE: &str = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -61,6 +65,23 @@ pub struct Claims {
     pub volumes: Vec<Arc<PersistentVolume>>,
     /// Their classes.
     pub classes: BTreeMap<String, Arc<StorageClass>>,
+    /// Capacities of those classes whose drivers report them.
+    pub capacities: BTreeMap<String, Vec<Arc<CSIStorageCapacity>>>,
+    /// CSI volumes of the pod, by driver.
+    pub csi: BTreeMap<String, BTreeSet<String>>,
+    /// Limits of those drivers, by node and driver.
+    pub limits: BTreeMap<String, BTreeMap<String, Limit>>,
+}
+
+/// CSI volumes of a driver on a node.
+#[derive(Debug, Clone, Default)]
+pub struct Limit {
+    /// Number of volumes that the node may have.
+    pub most: usize,
+    /// Volumes of its pods.
+    pub used: BTreeSet<String>,
+    /// Volumes that are attached to it, or are being attached.
+    pub attached: BTreeSet<String>,
 }
 
 /// Binding or provisioning of a claim before its pod is bound.
@@ -164,6 +185,38 @@ impl Claims {
         Ok(())
     }
 
+    /// Checks that the node may have the pod's CSI volumes besides those that it has
+    /// (`pkg/scheduler/framework/plugins/nodevolumelimits/csi.go`).
+    pub(super) fn check_limits(&self, node: &Node) -> Result<(), Misfit> {
+        let limits = self.limits.get(name(node));
+        let exceeds = self.csi.iter().any(|(driver, volumes)| {
+            limits.and_then(|limits| limits.get(driver)).is_some_and(|limit| {
+                let new = volumes.difference(&limit.used).count();
+                let held = limit.used.union(&limit.attached).count();
+                new > 0 && held.saturating_add(new) > limit.most
+            })
+        });
+        if exceeds {
+            Err(Misfit::resolvable(TOO_MANY))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// True if a driver that reports its capacities has one for the claim that the node reaches
+    /// (`hasEnoughCapacity`, `pkg/scheduler/framework/plugins/volumebinding/binder.go`).
+    fn has_space(&self, claim: &PersistentVolumeClaim, node: &Node) -> bool {
+        let capacities = self.capacities.get(claim_class(claim));
+        capacities.is_none_or(|capacities| {
+            capacities.iter().any(|capacity| {
+                let limit = capacity.maximum_volume_size.as_ref().or(capacity.capacity.as_ref());
+                let topology = capacity.node_topology.as_ref();
+                limit.is_some_and(|limit| Quantity::of(limit) >= requested(claim))
+                    && topology.is_some_and(|topology| matches(topology, node.metadata.labels.as_ref()))
+            })
+        })
+    }
+
     /// Checks that the node can reach all volumes, bound ones and those that would be.
     pub(super) fn check(&self, node: &Node) -> Result<(), Misfit> {
         self.bonds(node).map(drop)
@@ -209,7 +262,13 @@ impl Claims {
     }
 
     fn bond(&self, claim: &Arc<PersistentVolumeClaim>, node: &Node, before: &[Bond]) -> Result<Bond, Misfit> {
-        let make = || Ok(Bond::Make(Arc::clone(claim)));
+        let make = || {
+            if self.has_space(claim, node) {
+                Ok(Bond::Make(Arc::clone(claim)))
+            } else {
+                Err(Misfit::unresolvable(NO_SPACE))
+            }
+        };
         if let Some(selected) = annotation(&claim.metadata, SELECTED_NODE) {
             // It is being provisioned already.
             return if selected == name(node) {
@@ -263,6 +322,83 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+
+    #[test]
+    fn a_node_has_no_more_volumes_of_a_driver_than_it_may() {
+        let names = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        let node: Node = from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
+        let cases: [(&[&str], &[&str], &[&str], bool); 5] = [
+            (&["a"], &["b"], &[], true),
+            (&["a", "b"], &["b"], &["b"], true),
+            (&["a", "c"], &["b"], &[], false),
+            (&["a"], &["b"], &["b", "c"], false),
+            (&["a"], &["a", "b", "c"], &[], true),
+        ];
+        for (wanted, used, attached, fits) in cases {
+            let limit = Limit {
+                most: 2,
+                used: names(used),
+                attached: names(attached),
+            };
+            let claims = Claims {
+                csi: BTreeMap::from([("driver".to_owned(), names(wanted))]),
+                limits: BTreeMap::from([("n1".to_owned(), BTreeMap::from([("driver".to_owned(), limit)]))]),
+                ..Claims::default()
+            };
+            let told = claims.check_limits(&node).map_err(|misfit| misfit.reasons.join(" "));
+            let expected = if fits { Ok(()) } else { Err(TOO_MANY.to_owned()) };
+            assert_eq!(told, expected, "{wanted:?} besides {used:?} and {attached:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_is_made_where_its_driver_has_space() {
+        let zone = json!({ "matchLabels": { "zone": "a" } });
+        let (here, elsewhere) = (json!({ "zone": "a" }), json!({ "zone": "b" }));
+        for (capacity, node, has) in [
+            (json!({ "capacity": "2Gi", "nodeTopology": zone }), &here, true),
+            (json!({ "capacity": "2Gi", "nodeTopology": zone }), &elsewhere, false),
+            (json!({ "capacity": "2Gi", "nodeTopology": {} }), &elsewhere, true),
+            (json!({ "capacity": "2Gi" }), &here, false),
+            (json!({ "nodeTopology": zone }), &here, false),
+            (json!({ "capacity": "512Mi", "nodeTopology": zone }), &here, false),
+            (
+                json!({ "capacity": "2Gi", "maximumVolumeSize": "512Mi", "nodeTopology": zone }),
+                &here,
+                false,
+            ),
+        ] {
+            let told = format!("{capacity} from {node}");
+            let node: Node = from_value(json!({ "metadata": { "name": "n1", "labels": node } })).unwrap();
+            let mut reported = json!({ "metadata": { "name": "c" }, "storageClassName": "slow" });
+            let fields = reported.as_object_mut().unwrap();
+            fields.extend(capacity.as_object().unwrap().clone());
+            let class = json!({ "metadata": { "name": "slow" }, "provisioner": "csi.example.com" });
+            let claim = json!({
+                "metadata": { "name": "data" },
+                "spec": { "storageClassName": "slow", "resources": { "requests": { "storage": "1Gi" } } },
+            });
+            let mut claims = Claims {
+                classes: BTreeMap::from([("slow".to_owned(), Arc::new(from_value(class).unwrap()))]),
+                ..Claims::default()
+            };
+            let claim: Arc<PersistentVolumeClaim> = Arc::new(from_value(claim).unwrap());
+            assert!(claims.bond(&claim, &node, &[]).is_ok(), "the driver reports nothing");
+            let reported = vec![Arc::new(from_value(reported).unwrap())];
+            claims.capacities.insert("slow".to_owned(), reported);
+            let bond = claims.bond(&claim, &node, &[]).map(drop);
+            let expected = if has {
+                Ok(())
+            } else {
+                Err(Misfit::unresolvable(NO_SPACE))
+            };
+            assert_eq!(
+                bond.map_err(|misfit| misfit.reasons),
+                expected.map_err(|misfit| misfit.reasons),
+                "{told}"
+            );
+        }
+    }
 
     #[test]
     fn a_volume_is_reached_from_its_zones() {

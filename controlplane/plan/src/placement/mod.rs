@@ -19,7 +19,7 @@ mod unschedulable;
 pub use api::pod::affinity;
 
 pub use self::cache::{Place, Placed, SchedulerCache, priority};
-pub use self::claims::{Bond, Claim, Claims};
+pub use self::claims::{Bond, Claim, Claims, Limit};
 pub use self::inter_pod_affinity::follows_pods;
 pub use self::preemption::Displacement;
 pub use self::requests::{HostPort, PodRequests, Resources};

@@ -42,6 +42,7 @@ impl<'a> Judge<'a> {
         self.verdict(node, place)
             .and_then(|_| filters::check(self.pod, self.needs, node, place))
             .and_then(|()| self.exclusive.check())
+            .and_then(|()| self.claims.check_limits(node))
             .and_then(|()| self.claims.check(node))
             .and_then(|()| self.spread.check(node))
             .and_then(|()| self.inter_pod_affinity.check(node))

@@ -453,6 +453,7 @@ fn a_pod_goes_where_its_volumes_can_be_reached() {
                     .into_iter()
                     .map(|class| ("slow".to_owned(), Arc::new(class)))
                     .collect(),
+                ..Claims::default()
             };
             let chosen = cache.choose(&pod, &claims);
             chosen.map_or_else(|why| why.to_string(), |node| name(&*node).to_owned())
