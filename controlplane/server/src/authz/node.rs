@@ -201,7 +201,10 @@ impl Request<'_> {
         }
         let related = match self.wanted.resource {
             "pods" => self.is_own_pod(namespace, name),
-            "secrets" => self.names(namespace, |spec| References::of(spec).secrets.contains(name)),
+            "secrets" => {
+                self.names(namespace, |spec| References::of(spec).secrets.contains(name))
+                    || self.has_volume_with((namespace, name))
+            }
             "configmaps" => self.names(namespace, |spec| References::of(spec).config_maps.contains(name)),
             "serviceaccounts" => self.runs_as(namespace, name),
             "persistentvolumeclaims" => self.claims(namespace, name),
@@ -269,7 +272,21 @@ impl Request<'_> {
 
     fn has_volume(&self, name: &str) -> bool {
         let volume: Option<PersistentVolume> = self.get("", "persistentvolumes", name);
-        let claim = volume.and_then(|volume| volume.spec?.claim_ref);
+        volume.is_some_and(|volume| self.is_claimed(&volume))
+    }
+
+    /// True if the driver of one of the node's volumes needs the Secret there.
+    fn has_volume_with(&self, secret: (&str, &str)) -> bool {
+        let volumes = self.store.select(&Prefix::resource("", "persistentvolumes"), |_| true);
+        let mut volumes = volumes
+            .iter()
+            .filter_map(|volume| serde_json::from_slice::<PersistentVolume>(&volume.bytes).ok());
+        volumes.any(|volume| needs(&volume, secret) && self.is_claimed(&volume))
+    }
+
+    /// True if a pod of this node uses the volume's claim.
+    fn is_claimed(&self, volume: &PersistentVolume) -> bool {
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         claim.is_some_and(|claim| {
             let (namespace, name) = (claim.namespace.as_deref(), claim.name.as_deref());
             self.claims(namespace.unwrap_or_default(), name.unwrap_or_default())
@@ -280,6 +297,21 @@ impl Request<'_> {
         let entry = self.store.get(&Key::new(group, plural, "", name).ok()?)?;
         serde_json::from_slice(&entry.bytes).ok()
     }
+}
+
+/// True if a volume's driver needs the Secret on nodes (`VisitPVSecretNames`,
+/// `pkg/api/v1/persistentvolume/util.go`).
+fn needs(volume: &PersistentVolume, secret: (&str, &str)) -> bool {
+    let Some(source) = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref()) else {
+        return false;
+    };
+    let secrets = [
+        &source.node_publish_secret_ref,
+        &source.node_stage_secret_ref,
+        &source.node_expand_secret_ref,
+    ];
+    let mut secrets = secrets.into_iter().flatten();
+    secrets.any(|own| (own.namespace.as_deref(), own.name.as_deref()) == (Some(secret.0), Some(secret.1)))
 }
 
 /// True if a pod is bound to the node, or a slice belongs to it.

@@ -1,6 +1,7 @@
-//! Writes of a node to its device objects and its Node.
+//! Writes of a node to its device objects and its Node, and the Secrets of its volumes' drivers.
 
 use crate::nodes::{cluster, n1};
+use crate::support::pod;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -68,4 +69,46 @@ async fn a_node_does_not_say_by_what_it_is_configured() {
             .code,
         201
     );
+}
+
+#[tokio::test]
+async fn a_node_reads_the_secrets_that_drivers_of_its_volumes_need_there() {
+    let api = cluster().await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "drivers"}});
+    assert_eq!(api.post("/api/v1/namespaces", &namespace).await.code, 201);
+    let secrets = "/api/v1/namespaces/drivers/secrets";
+    for (name, node) in [("near", "n1"), ("far", "n2")] {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = json!(node);
+        pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": name}}]);
+        let pods = "/api/v1/namespaces/default/pods";
+        assert_eq!(api.post(pods, &pod).await.code, 201);
+        let secret = |what: &str| json!({"namespace": "drivers", "name": format!("{name}-{what}")});
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "claimRef": {"namespace": "default", "name": name},
+                "csi": {
+                    "driver": "csi.example.com", "volumeHandle": name,
+                    "nodeStageSecretRef": secret("stage"), "controllerPublishSecretRef": secret("attach"),
+                },
+            },
+        });
+        let answer = api.post("/api/v1/persistentvolumes", &volume).await;
+        assert_eq!(answer.code, 201, "{}", answer.text());
+        for what in ["stage", "attach"] {
+            let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": format!("{name}-{what}")}});
+            assert_eq!(api.post(secrets, &secret).await.code, 201);
+        }
+    }
+    for (name, code) in [
+        ("near-stage", 200),
+        ("near-attach", 403),
+        ("far-stage", 403),
+        ("far-attach", 403),
+    ] {
+        let answer = n1(&api, "GET", &format!("{secrets}/{name}"), &Value::Null).await;
+        assert_eq!(answer.code, code, "{name}: {}", answer.text());
+    }
 }
