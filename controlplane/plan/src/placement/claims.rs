@@ -325,16 +325,15 @@ mod tests {
 
     #[test]
     fn a_node_has_no_more_volumes_of_a_driver_than_it_may() {
-        let names = |names: &[&str]| -> BTreeSet<String> { names.iter().map(|name| (*name).to_owned()).collect() };
+        let names = |names: &str| -> BTreeSet<String> { names.split_whitespace().map(str::to_owned).collect() };
         let node: Node = from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
-        let cases: [(&[&str], &[&str], &[&str], bool); 5] = [
-            (&["a"], &["b"], &[], true),
-            (&["a", "b"], &["b"], &["b"], true),
-            (&["a", "c"], &["b"], &[], false),
-            (&["a"], &["b"], &["b", "c"], false),
-            (&["a"], &["a", "b", "c"], &[], true),
-        ];
-        for (wanted, used, attached, fits) in cases {
+        for (wanted, used, attached, fits) in [
+            ("a", "b", "", true),
+            ("a b", "b", "b", true),
+            ("a c", "b", "", false),
+            ("a", "b", "b c", false),
+            ("a", "a b c", "", true),
+        ] {
             let limit = Limit {
                 most: 2,
                 used: names(used),

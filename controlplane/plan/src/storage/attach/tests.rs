@@ -88,9 +88,10 @@ fn check(scene: &Scene, waited: u64, expected: &Expect) {
     let decision = plan(scene, &waited, now());
     let mut lines: Vec<String> = Vec::new();
     for step in decision.plan.stages.iter().flatten() {
-        lines.push(match step {
-            Step::Patch { body, .. } => format!("{step}: {}", body["status"]["volumesAttached"]),
-            step => step.to_string(),
+        lines.push(if let Step::Patch { body, .. } = step {
+            format!("{step}: {}", body["status"]["volumesAttached"])
+        } else {
+            step.to_string()
         });
     }
     lines.extend(
