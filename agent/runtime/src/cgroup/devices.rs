@@ -7,6 +7,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType};
+
 use super::Cgroups;
 use crate::sys;
 
@@ -20,13 +22,14 @@ const BLOCK: u8 = 1;
 const CHARACTER: u8 = 2;
 
 /// Devices of one type; `None` matches every major or minor number.
-struct Rule {
+#[derive(Debug)]
+pub(crate) struct Rule {
     kind: u8,
-    numbers: (Option<u8>, Option<u8>),
+    numbers: (Option<i32>, Option<i32>),
     access: u8,
 }
 
-const fn of(kind: u8, numbers: (Option<u8>, Option<u8>), access: u8) -> Rule {
+const fn of(kind: u8, numbers: (Option<i32>, Option<i32>), access: u8) -> Rule {
     Rule { kind, numbers, access }
 }
 
@@ -53,12 +56,12 @@ const ALLOWED: [Rule; 12] = [
 
 impl Cgroups {
     /// Allows the processes of a group, and of the groups below it, only the devices of
-    /// [`ALLOWED`].
-    pub(crate) fn confine_devices(&self, group: &Path) -> io::Result<()> {
+    /// [`ALLOWED`] and of the container's own rules.
+    pub(crate) fn confine_devices(&self, group: &Path, own: &[Rule]) -> io::Result<()> {
         super::check(group)?;
         match (self.controller("devices"), &self.v2) {
-            (Some(mount), _) => confine_v1(&mount.join(group)),
-            (None, Some(mount)) => sys::filter_devices(&mount.join(group), &program()),
+            (Some(mount), _) => confine_v1(&mount.join(group), own),
+            (None, Some(mount)) => sys::filter_devices(&mount.join(group), &program(own)),
             (None, None) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "no devices cgroup and no cgroup2 hierarchy is mounted",
@@ -67,20 +70,40 @@ impl Cgroups {
     }
 }
 
-fn confine_v1(dir: &Path) -> io::Result<()> {
+fn confine_v1(dir: &Path, own: &[Rule]) -> io::Result<()> {
     super::write(&dir.join("devices.deny"), "a")?;
     let mut allow = OpenOptions::new().write(true).open(dir.join("devices.allow"))?;
     // The controller takes one rule per write.
     ALLOWED
         .iter()
+        .chain(own)
         .try_for_each(|rule| allow.write_all(rule.text().as_bytes()))
 }
 
 impl Rule {
+    /// Rule of a configuration that allows one device; `None` for other rules.
+    pub(crate) fn of(rule: &LinuxDeviceCgroup) -> Option<Self> {
+        let kind = match rule.typ()? {
+            LinuxDeviceType::B => BLOCK,
+            LinuxDeviceType::C | LinuxDeviceType::U => CHARACTER,
+            LinuxDeviceType::A | LinuxDeviceType::P => return None,
+        };
+        let number = |number: Option<i64>| i32::try_from(number?).ok();
+        let numbers = (Some(number(rule.major())?), Some(number(rule.minor())?));
+        let letters = rule.access().as_deref().unwrap_or_default();
+        let access = letters.chars().fold(0, |access, letter| match letter {
+            'r' => access | READ,
+            'w' => access | WRITE,
+            'm' => access | MAKE,
+            _ => access,
+        });
+        (rule.allow() && access != 0).then_some(of(kind, numbers, access))
+    }
+
     /// Formats the rule for `devices.allow`, as `c 1:3 rwm`.
     fn text(&self) -> String {
         let kind = if self.kind == BLOCK { 'b' } else { 'c' };
-        let number = |number: Option<u8>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
+        let number = |number: Option<i32>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
         let (major, minor) = self.numbers;
         let letters = [(READ, 'r'), (WRITE, 'w'), (MAKE, 'm')];
         let access: String = letters
@@ -109,9 +132,9 @@ const JUMP_UNLESS: u8 = 0x55;
 const JUMP_UNLESS_SAME: u8 = 0x5d;
 const EXIT: u8 = 0x95;
 
-/// BPF program that returns 1 for devices in [`ALLOWED`]. Register 2 holds the device type, 3 the
-/// requested access, 4 and 5 its numbers.
-fn program() -> Vec<u64> {
+/// BPF program that returns 1 for devices in [`ALLOWED`] and in the container's own rules. Register
+/// 2 holds the device type, 3 the requested access, 4 and 5 its numbers.
+fn program(own: &[Rule]) -> Vec<u64> {
     let mut all = vec![
         instruction(LOAD, 0x12, 0, 0),
         instruction(COPY, 0x23, 0, 0),
@@ -120,13 +143,13 @@ fn program() -> Vec<u64> {
         instruction(LOAD, 0x14, 4, 0),
         instruction(LOAD, 0x15, 8, 0),
     ];
-    for rule in &ALLOWED {
+    for rule in ALLOWED.iter().chain(own) {
         // Each takes the distance to the next rule, counted from the end.
         let mut tests: Vec<Box<dyn Fn(i16) -> u64>> = Vec::new();
         let kind = i32::from(rule.kind);
         tests.push(Box::new(move |end| instruction(JUMP_UNLESS, 0x02, end, kind)));
         for (register, number) in [(0x04, rule.numbers.0), (0x05, rule.numbers.1)] {
-            if let Some(number) = number.map(i32::from) {
+            if let Some(number) = number {
                 tests.push(Box::new(move |end| instruction(JUMP_UNLESS, register, end, number)));
             }
         }
@@ -163,6 +186,14 @@ mod tests {
         let texts: Vec<String> = ALLOWED.iter().map(Rule::text).collect();
         assert_eq!(texts[..3], ["c *:* m", "b *:* m", "c 1:3 rwm"]);
         assert_eq!(texts[10], "c 136:* rwm");
+        let own = |text: &str| {
+            let rule: LinuxDeviceCgroup = serde_json::from_str(text).unwrap();
+            Rule::of(&rule).map(|rule| rule.text())
+        };
+        let gpu = r#"{"allow":true,"type":"c","major":195,"minor":70000,"access":"rw"}"#;
+        assert_eq!(own(gpu).as_deref(), Some("c 195:70000 rw"));
+        assert_eq!(own(r#"{"allow":false,"access":"rwm"}"#), None);
+        assert_eq!(own(r#"{"allow":true,"type":"b","major":8,"access":"r"}"#), None);
     }
 
     /// Opens a new device node for reading and writing in a process of the group; returns the
@@ -197,17 +228,21 @@ mod tests {
         let path: PathBuf = mount.join(format!("skiff-devices-{}", std::process::id()));
         fs::create_dir(&path).unwrap();
         let group = File::open(&path).unwrap();
-        sys::filter_devices(&path, &program()).unwrap();
+        let own = of(BLOCK, (Some(254), Some(1)), READ);
+        sys::filter_devices(&path, &program(&[own])).unwrap();
         let character = |major, minor| opens(&group, SFlag::S_IFCHR, (major, minor));
-        // null, urandom and full; kmsg, which reveals the whole machine's messages; a disk.
+        // null, urandom and full; kmsg, which reveals the whole machine's messages; a disk, and one
+        // that the container has, which is not there.
         let seen = [
             character(1, 3),
             character(1, 9),
             character(1, 7),
             character(1, 11),
             opens(&group, SFlag::S_IFBLK, (254, 0)),
+            opens(&group, SFlag::S_IFBLK, (254, 1)),
         ];
         fs::remove_dir(&path).unwrap();
-        assert_eq!(seen, [0, 0, 0, libc::EPERM, libc::EPERM]);
+        assert_eq!(seen[..5], [0, 0, 0, libc::EPERM, libc::EPERM]);
+        assert_ne!(seen[5], libc::EPERM);
     }
 }

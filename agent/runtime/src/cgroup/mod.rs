@@ -6,7 +6,7 @@
 //! because a group with limits for its children may not hold processes itself.
 
 mod class;
-mod devices;
+pub(crate) mod devices;
 mod disks;
 mod files;
 mod owner;

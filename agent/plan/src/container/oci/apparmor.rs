@@ -168,6 +168,7 @@ mod tests {
                 sources: &Sources::default(),
                 surroundings: &Surroundings::default(),
                 mounts: &[],
+                devices: &[],
                 abilities: &Abilities {
                     capabilities: BTreeSet::new(),
                     memory: 1 << 30,

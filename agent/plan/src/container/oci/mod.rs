@@ -51,6 +51,43 @@ pub struct Mount {
     pub labelled: bool,
 }
 
+/// A device node that a device plugin gives to the container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The path in the container.
+    pub path: PathBuf,
+    /// True for a block device.
+    pub block: bool,
+    /// Major and minor number.
+    pub numbers: (u64, u64),
+    /// Permission bits of the node on the machine.
+    pub mode: u32,
+    /// User and group of the node on the machine.
+    pub owner: (u32, u32),
+    /// What the container may do: letters of `rwm`.
+    pub access: String,
+}
+
+impl Device {
+    fn kind(&self) -> &'static str {
+        if self.block { "b" } else { "c" }
+    }
+
+    fn node(&self) -> Value {
+        let ((major, minor), (uid, gid)) = (self.numbers, self.owner);
+        let (path, kind) = (&self.path, self.kind());
+        json!({
+            "path": path, "type": kind, "major": major, "minor": minor,
+            "fileMode": self.mode, "uid": uid, "gid": gid,
+        })
+    }
+
+    fn rule(&self) -> Value {
+        let (major, minor) = self.numbers;
+        json!({"allow": true, "type": self.kind(), "major": major, "minor": minor, "access": self.access})
+    }
+}
+
 /// Access of a container to a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -103,6 +140,8 @@ pub struct Inputs<'a> {
     pub surroundings: &'a Surroundings,
     /// Volumes and the default files.
     pub mounts: &'a [Mount],
+    /// Devices of plugins; a privileged container has all of the machine's instead.
+    pub devices: &'a [Device],
     /// Abilities of the node.
     pub abilities: &'a Abilities,
     /// The text of the seccomp profile on the node that [`localhost_profile`] names.
@@ -240,8 +279,11 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     if let Some(quota) = limits.cpu_quota {
         cpu = json!({"shares": limits.cpu_shares, "quota": quota, "period": resources::PERIOD});
     }
+    let devices = inputs.devices.iter().filter(|_| !privileged);
+    let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
+    rules.extend(devices.clone().map(Device::rule));
     let mut resources = json!({
-        "devices": [{"allow": privileged, "access": "rwm"}],
+        "devices": rules,
         "memory": memory,
         "cpu": cpu,
         "pids": {"limit": inputs.abilities.pids},
@@ -257,12 +299,16 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         resources.insert("hugepageLimits".to_owned(), pages.into());
     }
     let mut linux = json!({"resources": resources, "rootfsPropagation": mounts::propagation(inputs.mounts)});
+    let nodes: Vec<Value> = devices.map(Device::node).collect();
     let unmasked = inputs
         .container
         .security_context
         .as_ref()
         .and_then(|own| own.proc_mount.as_deref());
     if let Value::Object(linux) = &mut linux {
+        if !nodes.is_empty() {
+            linux.insert("devices".to_owned(), nodes.into());
+        }
         if !privileged && unmasked != Some("Unmasked") {
             let thermal = inputs.abilities.thermal.iter().map(String::as_str);
             let masked: Vec<&str> = MASKED.iter().copied().chain(thermal).collect();
@@ -363,6 +409,27 @@ mod tests {
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect()
+    }
+
+    #[test]
+    fn a_plugins_device_has_a_node_and_a_rule() {
+        let device = Device {
+            path: "/dev/a".into(),
+            block: false,
+            numbers: (1, 3),
+            mode: 0o666,
+            owner: (0, 5),
+            access: "rw".to_owned(),
+        };
+        assert_eq!(
+            device.node(),
+            json!({"path": "/dev/a", "type": "c", "major": 1, "minor": 3, "fileMode": 438, "uid": 0, "gid": 5})
+        );
+        let rule = json!({"allow": true, "type": "c", "major": 1, "minor": 3, "access": "rw"});
+        assert_eq!(device.rule(), rule);
+        let both = json!({"devices": [device.node()], "resources": {"devices": [rule]}});
+        let read: oci_spec::runtime::Linux = serde_json::from_value(both).unwrap();
+        assert_eq!(read.devices().as_ref().unwrap()[0].file_mode(), Some(0o666));
     }
 
     #[test]

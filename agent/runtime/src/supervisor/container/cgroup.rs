@@ -13,6 +13,7 @@ use nix::libc;
 use oci_spec::runtime::{Mount as Wanted, Spec};
 
 use crate::cgroup::Cgroups;
+use crate::cgroup::devices::Rule;
 use crate::sys::{FileSystem, Mount};
 
 /// Mount point of cgroups, where programs and libcontainer look for them.
@@ -28,6 +29,14 @@ pub(in crate::supervisor) fn every_device(spec: &Spec) -> bool {
     let rules = resources.and_then(|resources| resources.devices().as_ref());
     let all = |rule: &oci_spec::runtime::LinuxDeviceCgroup| rule.allow() && rule.major().is_none();
     rules.is_some_and(|rules| rules.iter().any(all))
+}
+
+/// Rules for the devices that a configuration allows besides those of every container; `None` if it
+/// allows every device.
+pub(super) fn device_rules(spec: &Spec) -> Option<Vec<Rule>> {
+    let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
+    let rules = resources.and_then(|resources| resources.devices().as_ref());
+    (!every_device(spec)).then(|| rules.into_iter().flatten().filter_map(Rule::of).collect())
 }
 
 /// Redirects the cgroup mount of a configuration to the container's own groups in the mount

@@ -17,6 +17,7 @@ use super::start::{self, Starter};
 use super::sync_pipe::SyncPipe;
 use super::{cgroup, depth, seccomp};
 use crate::cgroup::Cgroups;
+use crate::cgroup::devices::Rule;
 use crate::files::overlay::{self, Writable};
 use crate::files::{label, record};
 use crate::supervisor::CONFIG;
@@ -105,7 +106,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
         .map_err(failed("make the root file system"))?;
     let mut origins = bound(&spec.spec);
     let taken = take(&creation, &spec)?;
-    let any_device = cgroup::every_device(&spec.spec);
+    let devices = cgroup::device_rules(&spec.spec);
     let joined = creation
         .pid_namespace
         .open()
@@ -131,7 +132,7 @@ pub(super) fn create(creation: Creation<'_>, spec: &[u8], tracked: bool) -> Resu
     set_exec_label(&config)?;
     namespace::close().map_err(failed("close the mount namespace"))?;
     // The supervisor creates them meanwhile.
-    enter_groups(&creation, access, any_device, tracked)?;
+    enter_groups(&creation, access, devices.as_deref(), tracked)?;
     creation.sync_pipe.map_or(Ok(()), |pipe| pipe.connect(creation.mntns))?;
     // The process that moved this one has done so by now, or is gone.
     let back = affinity::come_back();
@@ -300,13 +301,11 @@ fn bound(spec: &Spec) -> Vec<(PathBuf, PathBuf)> {
 fn enter_groups(
     creation: &Creation<'_>,
     access: Option<Access>,
-    any_device: bool,
+    devices: Option<&[Rule]>,
     tracked: bool,
 ) -> Result<(), Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
-    let taken = creation
-        .mntns
-        .away(|| take_groups(creation, access, any_device, tracked));
+    let taken = creation.mntns.away(|| take_groups(creation, access, devices, tracked));
     let view = taken.map_err(failed("go among the machine's mounts"))??;
     let put = view.map_or(Ok(()), View::put);
     put.map_err(failed("mount the container's control groups"))
@@ -315,7 +314,7 @@ fn enter_groups(
 fn take_groups(
     creation: &Creation<'_>,
     access: Option<Access>,
-    any_device: bool,
+    devices: Option<&[Rule]>,
     tracked: bool,
 ) -> Result<Option<View>, Refusal> {
     let failed = |doing: &'static str| move |error: io::Error| Refusal::failed(doing, &error);
@@ -329,8 +328,8 @@ fn take_groups(
     };
     let entered = made.and_then(|()| cgroups.enter(&leaf, tracked));
     entered.map_err(failed("enter the container's cgroup"))?;
-    if !any_device {
-        let confined = cgroups.confine_devices(&creation.group);
+    if let Some(devices) = devices {
+        let confined = cgroups.confine_devices(&creation.group, devices);
         confined.map_err(failed("confine the container's devices"))?;
     }
     let view = access.map(|access| View::take(cgroups, &leaf, access));

@@ -1,4 +1,5 @@
-//! Devices of the machine in the `/dev` of a container that may use all of them (`privileged`).
+//! Devices of the machine in the `/dev` of a container: all of them where it may use all
+//! (`privileged`), or those that its configuration names.
 
 use std::fs;
 use std::io;
@@ -18,21 +19,27 @@ const OWN: [&str; 7] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-cgroup", ".u
 /// Terminal of a container, if it has one.
 const CONSOLE: &str = "console";
 
-/// Adds all devices to a configuration that allows every device. Not with user namespaces of a pod:
-/// device nodes are useless there.
+/// Adds all devices to a configuration that allows every device; of those that another one names,
+/// keeps the ones outside volumes. Not with user namespaces of a pod: device nodes are useless
+/// there.
 pub(in crate::supervisor) fn add(
     spec: &mut Spec,
     namespaces: &[(LinuxNamespaceType, Option<PathBuf>)],
 ) -> Result<(), Refusal> {
     let shifted = namespaces.iter().any(|(kind, _)| *kind == LinuxNamespaceType::User);
-    if shifted || !cgroup::every_device(spec) {
+    if shifted {
         return Ok(());
     }
-    let mut found = Vec::new();
-    find(Path::new(PLACE), Path::new(PLACE), &mut found)
-        .map_err(|error| Refusal::failed("list the machine's devices", &error))?;
-    found.retain(|device| !is_covered(spec, device.path()));
+    let every = cgroup::every_device(spec);
     let mut linux = spec.linux().clone().unwrap_or_default();
+    let mut found = linux.devices().clone().filter(|_| !every).unwrap_or_default();
+    if every {
+        find(Path::new(PLACE), Path::new(PLACE), &mut found)
+            .map_err(|error| Refusal::failed("list the machine's devices", &error))?;
+    } else if found.is_empty() {
+        return Ok(());
+    }
+    found.retain(|device| !is_covered(spec, device.path()));
     linux.set_devices(Some(found));
     spec.set_linux(Some(linux));
     Ok(())
