@@ -38,6 +38,7 @@ use crate::networking::policies::admissions::Admissions;
 use crate::networking::services::programmed::Programmed;
 use crate::networking::services::slices::{Services, Slices};
 use crate::node::apparmor::AppArmor;
+use crate::node::devices::Devices;
 use crate::node::log_files::LogFiles;
 use crate::node::measure::Memory;
 use crate::node::selinux::SeLinux;
@@ -224,6 +225,8 @@ pub struct Context {
     pub(crate) pulls: Semaphore,
     pub(crate) app_armor: AppArmor,
     pub(crate) se_linux: SeLinux,
+    /// Devices of device plugins.
+    pub(crate) devices: Arc<Devices>,
     /// Limits concurrent container creations: more would only compete for the same cores.
     pub(crate) starts: Semaphore,
     /// Limits configurations of containers that wait for their sandboxes.
@@ -379,6 +382,7 @@ impl Context {
             .remove(uid);
         self.preempted.over(uid);
         self.allocations.forget(uid);
+        self.devices.release(uid);
         self.tokens.forget(uid);
         self.probes.forget(uid);
         self.pods_changed.notify_one();
@@ -396,9 +400,13 @@ impl Context {
         use agent_plan::pod::pods::uid;
         let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
         let others = self.active_pods(|other| uid(other) != uid(pod) && !discounted.contains(uid(other)));
+        let mut allocatable = self.allocatable_milli();
+        let milli = |count: usize| i64::try_from(count).unwrap_or(i64::MAX).saturating_mul(1000);
+        let devices = self.devices.counts().into_iter();
+        allocatable.extend(devices.map(|(resource, count)| (resource, milli(count.allocatable))));
         Host {
             pods: self.config.max_pods.into(),
-            allocatable: self.allocatable_milli(),
+            allocatable,
             others,
             node: self.node(),
             pressures: self.pressures.borrow().clone(),

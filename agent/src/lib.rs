@@ -116,10 +116,7 @@ pub enum Error {
 /// Creates the shared state. The second value sends events and must be run.
 pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Sender), Error> {
     close(&config.state_directory)?;
-    let pods = config.state_directory.join("pods");
-    let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(&pods);
-    runtime::spread(&pods);
-    made.map_err(|source| Error::State { path: pods, source })?;
+    make(&config.state_directory.join("pods"))?;
     config.logs.make().map_err(Error::Logs)?;
     let spare = config.state_directory.join("spare");
     let spares = runtime::Spares::open(&spare, config.spares, &[]);
@@ -149,6 +146,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         app_armor: node::apparmor::AppArmor::default(),
         se_linux: node::selinux::SeLinux::default(),
+        devices: Arc::new(node::devices::Devices::open(kubelet_dir.join("device-plugins"))),
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),
@@ -180,6 +178,17 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         recorder,
     };
     Ok((Arc::new(context), sender))
+}
+
+/// Creates a directory for many others.
+fn make(path: &Path) -> Result<(), Error> {
+    let made = std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700).create(path);
+    made.map_err(|source| Error::State {
+        path: path.to_owned(),
+        source,
+    })?;
+    runtime::spread(path);
+    Ok(())
 }
 
 /// Makes a directory private to the agent's user.
@@ -248,6 +257,7 @@ pub async fn run(
     ready();
     tasks.spawn(node::renew(Arc::clone(&context)));
     tasks.spawn(node::keep(Arc::clone(&context), node));
+    tasks.spawn(node::devices::registration::run(Arc::clone(&context.devices)));
     tasks.spawn(networking::services::run(Arc::clone(&context)));
     tasks.spawn(networking::announcing::run(Arc::clone(&context)));
     tasks.spawn(networking::policies::run(Arc::clone(&context)));

@@ -1,6 +1,7 @@
 //! The Node object: registered at the start, renewed by a Lease, updated after changes.
 //!
 //! * [`object`]: what the Node says
+//! * [`devices`]: devices of device plugins
 //! * [`machine`], [`apparmor`], [`selinux`], [`lock`]: the machine below
 //! * [`measure`], [`pressure`], [`qos`]: usage, evictions, and the cgroups of the classes of quality of service
 //! * [`log_files`]: where containers' logs lie
@@ -8,6 +9,7 @@
 //! * [`shutdown`]: shutdown of the machine
 
 pub(crate) mod apparmor;
+pub(crate) mod devices;
 pub mod lock;
 pub mod log_files;
 pub mod machine;
@@ -203,6 +205,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
     let mut shutting_down = context.shutting_down.subscribe();
     let mut blocked = context.blocked.subscribe();
     let mut routed = context.routed.subscribe();
+    let mut devices = context.devices.changes();
     let mut silent: Option<Instant> = None;
     let mut cordoned = false;
     loop {
@@ -214,6 +217,7 @@ pub(crate) async fn keep(context: Arc<Context>, mut node: Node) -> Result<Infall
             Ok(()) = shutting_down.changed() => {}
             Ok(()) = blocked.changed() => {}
             Ok(()) = routed.changed() => {}
+            Ok(()) = devices.changed() => {}
         }
         let ready = health(&context).await;
         let answered = context.parts.runtime.answers();

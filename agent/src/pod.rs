@@ -301,6 +301,7 @@ impl Dispatcher {
         if std::mem::replace(&mut self.cleaned, true) {
             return;
         }
+        self.context.devices.retain(&self.listed);
         // Grouped by pod, so that one task removes a pod's sandboxes.
         let mut orphans: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for sandbox in std::mem::take(&mut self.orphans.sandboxes).into_values().flatten() {

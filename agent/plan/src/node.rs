@@ -2,12 +2,14 @@
 //!
 //! * [`admission`]: pods that the node rejects, or preempts others for
 //! * [`reserve`]: allocatable resources
+//! * [`devices`]: devices of plugins for a container
 //! * [`storage`], [`eviction`]: usage of local storage, and reactions to a shortage
 //! * [`collection`]: images to remove
 //! * [`shutdown`]: graceful node shutdown
 
 pub mod admission;
 pub mod collection;
+pub mod devices;
 pub mod eviction;
 pub mod reserve;
 pub mod shutdown;

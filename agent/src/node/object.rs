@@ -166,6 +166,10 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     let mut capacity = texts(&machine.capacity(context.config.max_pods));
     allocatable.extend(extended.clone());
     capacity.extend(extended);
+    for (resource, count) in context.devices.counts() {
+        allocatable.insert(resource.clone(), Quantity(count.allocatable.to_string()));
+        capacity.insert(resource, Quantity(count.capacity.to_string()));
+    }
     NodeStatus {
         addresses: Some(addresses(context)),
         allocatable: Some(allocatable),
@@ -356,8 +360,8 @@ fn conditions(context: &Context, old: &NodeStatus, ready: &Result<(), String>, n
         .collect()
 }
 
-/// True for extended resources, whose amount is set by others, for example for devices that the
-/// agent does not count.
+/// True for extended resources, whose amount is set by others where no device plugin has registered
+/// them.
 fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/")
 }

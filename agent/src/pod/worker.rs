@@ -6,7 +6,8 @@
 //!
 //! * [`act`], [`observe`]: execution of the plan's actions, and their results
 //! * [`sandbox`], [`pull`], [`container`]: what a pod is made of
-//! * [`probe`], [`resize`], [`room`]: while it runs
+//! * [`room`]: preempted pods and devices, before it is admitted
+//! * [`probe`], [`resize`]: while it runs
 //! * [`publish`]: its status
 //! * [`adopt`], [`refusal`]: pods of an earlier agent, and pods that the node rejects
 //! * [`mailbox`]: messages to the worker
@@ -237,6 +238,7 @@ impl Worker {
     /// Runs until the pod is removed from the API and the node.
     pub(crate) async fn run(mut self, inputs: Arc<Mailbox>) -> End {
         self.wait_for_room(&inputs).await;
+        self.allocate_devices(&inputs).await;
         loop {
             let wake = self.step();
             self.hurry();

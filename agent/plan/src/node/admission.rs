@@ -88,6 +88,13 @@ fn rejection(reason: impl Into<Cow<'static, str>>, message: impl std::fmt::Displ
     }
 }
 
+/// Rejection of a pod that cannot have its plugins' devices (`unexpectedAdmissionError`,
+/// `pkg/kubelet/cm/admission/errors.go`).
+pub fn without_devices(why: &str) -> Rejection {
+    let message = format!("Allocate failed due to {why}, which is unexpected");
+    rejection("UnexpectedAdmissionError", message)
+}
+
 /// The API server rejects such pods too, but may have admitted one before this agent's version.
 fn unsupported(spec: &PodSpec) -> Option<Rejection> {
     let found = api::pod::unsupported(spec).into_iter().next()?;
@@ -275,6 +282,17 @@ mod tests {
         );
         assert_eq!(says(&asks("example.com/elsewhere", "9"), &host), "");
         assert!(says(&asks("hugepages-1Gi", "1Gi"), &host).starts_with("OutOfhugepages-1Gi: "));
+    }
+
+    #[test]
+    fn devices_that_are_missing_are_told_in_upstreams_words() {
+        let why = "requested number of devices unavailable for nvidia.com/gpu. Requested: 1, Available: 0";
+        let rejection = without_devices(why);
+        let message = format!("Pod was rejected: Allocate failed due to {why}, which is unexpected");
+        assert_eq!(
+            (&*rejection.reason, rejection.message),
+            ("UnexpectedAdmissionError", message)
+        );
     }
 
     #[test]

@@ -300,6 +300,8 @@ impl Worker {
                 info!(pod = %self.id(), "torn down");
                 self.view.sandbox = Sandbox::Removed;
                 self.earlier.clear();
+                // Before the pod is deleted, and another one may come for its devices.
+                self.context.devices.release(pods::uid(&self.pod));
             }
             Err(failures) => {
                 warn!(pod = %self.id(), failures, "the tear-down is not complete; it will be tried again");

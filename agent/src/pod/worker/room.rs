@@ -1,11 +1,12 @@
-//! Preemption of pods for critical ones.
+//! What a pod waits for before it is admitted: the end of pods that are preempted for it, and the
+//! devices of plugins.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::Timestamp;
-use agent_plan::node::admission::preemption;
+use agent_plan::node::admission::{self, preemption};
 use agent_plan::pod::{lifecycle, pods};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::timeout;
@@ -13,6 +14,7 @@ use tracing::warn;
 
 use super::Worker;
 use super::mailbox::Mailbox;
+use super::refusal;
 use crate::client::events::Kind;
 use crate::context::Context;
 
@@ -38,7 +40,35 @@ impl Worker {
     /// meanwhile.
     pub(super) async fn wait_for_room(&mut self, inputs: &Mailbox) {
         let (context, preempted) = (Arc::clone(&self.context), std::mem::take(&mut self.preempts));
-        let mut waiting = pin!(end_of(&context, &preempted));
+        self.hear_until(inputs, end_of(&context, &preempted)).await;
+    }
+
+    /// Gives devices of plugins to a pod that is admitted now. One that cannot have them is
+    /// rejected.
+    pub(super) async fn allocate_devices(&mut self, inputs: &Mailbox) {
+        let status = self.pod.status.as_ref();
+        let admitted = status.is_some_and(|status| status.start_time.is_some()) || self.view.any_alive();
+        let ends = self.gone || pods::deletion_grace(&self.pod).is_some() || pods::terminal_phase(&self.pod).is_some();
+        if admitted || ends || self.view.rejection.is_some() {
+            return;
+        }
+        let (context, pod) = (Arc::clone(&self.context), Arc::clone(&self.pod));
+        let known = context.known_pods();
+        for ended in known.iter().filter(|known| pods::terminal_phase(known).is_some()) {
+            context.devices.release(pods::uid(ended));
+        }
+        let given = Box::pin(context.devices.allocate(&pod));
+        if let Some(Err(why)) = self.hear_until(inputs, given).await {
+            context.devices.release(pods::uid(&pod));
+            let rejection = admission::without_devices(&why);
+            refusal::tell(&context, &pod, &rejection);
+            self.view.rejection = Some(rejection);
+        }
+    }
+
+    /// Handles messages until something is done; `None` if the pod is to end before.
+    async fn hear_until<T>(&mut self, inputs: &Mailbox, waiting: impl Future<Output = T>) -> Option<T> {
+        let mut waiting = pin!(waiting);
         loop {
             tokio::select! {
                 biased;
@@ -47,10 +77,10 @@ impl Worker {
                     self.hear(input);
                     let deleted = self.gone || pods::deletion_grace(&self.pod).is_some();
                     if deleted || lifecycle::end(&self.pod, &self.view, now).is_some() {
-                        return;
+                        return None;
                     }
                 }
-                () = &mut waiting => return,
+                done = &mut waiting => return Some(done),
             }
         }
     }

@@ -47,7 +47,10 @@ impl Worker {
         self.view.sandbox = before;
         let plans = names.into_iter().take(LIMIT).filter_map(|name| {
             let container = pods::container(&self.pod, &name)?;
-            let stands_alone = !needs_more(&container) && pods::target(&self.pod, &name).is_none();
+            // A plugin prepares its devices for each start.
+            let has_devices = self.context.devices.has(pods::uid(&self.pod), &name);
+            let targets = pods::target(&self.pod, &name).is_some();
+            let stands_alone = !needs_more(&container) && !targets && !has_devices;
             let plan = self.plan(&name, 0).filter(|_| stands_alone)?;
             plan.volume_images.is_empty().then(|| Arc::new(plan))
         });

@@ -16,6 +16,7 @@ use super::unstarted::{Failure, named};
 use crate::client::sources;
 use crate::context::Context;
 use crate::networking::services;
+use crate::node::devices::container::Extras;
 use crate::pod::worker::create_within;
 
 /// Maximum size of a seccomp profile.
@@ -28,6 +29,8 @@ struct Gathered {
     /// Paths of the images that are mounted as volumes.
     shown: BTreeMap<String, PathBuf>,
     pid_of: Option<String>,
+    /// What comes with its devices.
+    extras: Extras,
 }
 
 pub(in crate::pod::worker) async fn specification(plan: &Arc<Plan>) -> Result<ContainerSpec, Failure> {
@@ -58,11 +61,13 @@ async fn gather(plan: &Plan) -> Result<Gathered, Failure> {
     };
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;
+    let extras = Box::pin(context.devices.prepare(pod, container)).await;
     Ok(Gathered {
         sources,
         surroundings,
         shown: super::image_volumes::mount(plan).await?,
         pid_of,
+        extras: extras.map_err(Failure::configuration)?,
     })
 }
 
@@ -78,6 +83,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         surroundings,
         shown,
         pid_of,
+        extras,
     } = gathered;
     let Plan { context, pod, .. } = plan;
     let container = &*of(plan)?;
@@ -87,12 +93,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
     sources.files = super::mounts::files(plan, container);
     let configuration = plan.image.config.config().clone().unwrap_or_default();
-    let image = oci::Image {
-        entrypoint: configuration.entrypoint().clone().unwrap_or_default(),
-        command: configuration.cmd().clone().unwrap_or_default(),
-        environment: configuration.env().clone().unwrap_or_default(),
-        working_directory: configuration.working_dir().clone(),
-    };
+    let image = image_of(plan, &extras);
     let volumes = oci::volumes(configuration.volumes().iter().flatten());
     let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
     let variables = environment::own(pod, container, &sources, &surroundings)
@@ -101,7 +102,10 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
     let labels = context.se_linux.labels(pod, container, &plan.sandbox);
     let labels = labels.map_err(|why| Failure::creation(format!("failed to generate container spec: {why}")))?;
     let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
-    let mounts = super::mounts::mounts(plan, container, &variables, &shown, file_label)?;
+    let own = super::mounts::mounts(plan, container, &variables, &shown, file_label)?;
+    // Volumes cover what comes with devices.
+    let mounts: Vec<oci::Mount> = extras.mounts().chain(own).collect();
+    let devices = extras.nodes(pod).map_err(Failure::creation)?;
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let app_armor = context.app_armor.profile(pod, container).map_err(unarmoured)?;
@@ -112,12 +116,16 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         sources: &sources,
         surroundings: &surroundings,
         mounts: &mounts,
+        devices: &devices,
         abilities: &abilities,
         seccomp: seccomp.as_deref(),
         app_armor: app_armor.as_deref(),
         se_linux: labels.as_ref(),
     };
-    let spec = oci::build(&inputs).map_err(|error| unbuilt(&error))?;
+    let mut spec = oci::build(&inputs).map_err(|error| unbuilt(&error))?;
+    if !extras.annotations.is_empty() {
+        spec.set_annotations(Some(extras.annotations.into_iter().collect()));
+    }
     let made = |logs: &Path| create_within(context, logs, &container.name);
     let logs = context.config.logs.place(pod, made);
     let logs = logs.map_err(|error| Failure::creation(error.to_string()))?;
@@ -138,6 +146,18 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         log_path: logs.join(format!("{}.log", plan.attempt)),
         annotations: annotations(plan),
     })
+}
+
+/// Configuration of the image, with the variables that come with devices.
+fn image_of(plan: &Plan, extras: &Extras) -> oci::Image {
+    let configuration = plan.image.config.config().clone().unwrap_or_default();
+    let own = configuration.env().clone().unwrap_or_default();
+    oci::Image {
+        entrypoint: configuration.entrypoint().clone().unwrap_or_default(),
+        command: configuration.cmd().clone().unwrap_or_default(),
+        environment: own.into_iter().chain(extras.environment()).collect(),
+        working_directory: configuration.working_dir().clone(),
+    }
 }
 
 fn unarmoured(why: impl std::fmt::Display) -> Failure {
