@@ -24,6 +24,8 @@ mod classes;
 mod cluster;
 #[path = "../../agent/runtime/tests/common/daemon.rs"]
 mod daemon;
+#[path = "containers/devices.rs"]
+mod devices;
 #[path = "containers/exchange.rs"]
 mod exchange;
 #[path = "containers/hooks.rs"]
@@ -333,7 +335,7 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
     let host = cluster.folder.path().join("host");
     std::fs::write(host.join("note"), "of the host\n")?;
     cluster.apply(&pods::all(&nginx, &busybox, &host.display().to_string()))?;
-    let all: [Check<'_>; 19] = [
+    let all: [Check<'_>; 20] = [
         ("serving", &it_serves),
         ("limits", &it_is_limited),
         ("classes", &it_is_arranged),
@@ -355,6 +357,7 @@ async fn contract(parts: Parts) -> anyhow::Result<()> {
         ("sharing", &pods_share_what_they_say),
         ("attach", &|cluster| clients_attach(cluster, &busybox)),
         ("adoption", &the_next_agent_adopts),
+        ("devices", &|cluster| devices::plugins_offer_devices(cluster, &busybox)),
         ("gates", &|cluster| hooks::gates_decide(cluster, &busybox)),
         ("hooks", &|cluster| hooks::the_node_asks_and_waits(cluster, &busybox)),
         ("stopping", &hooks::it_stops),
