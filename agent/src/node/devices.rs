@@ -3,9 +3,10 @@
 //! A plugin registers an extended resource at the agent's socket ([`registration`]), which asks it
 //! for its devices ([`plugin`], [`messages`]). A pod that asks for the resource gets devices when
 //! it is admitted ([`allocation`]), which a file remembers ([`checkpoint`]); its containers are
-//! made with what the plugin says that goes with them ([`container`]).
+//! made with what the plugin says that goes with them ([`container`], [`cdi`]).
 
 mod allocation;
+mod cdi;
 mod checkpoint;
 pub(crate) mod container;
 mod messages;

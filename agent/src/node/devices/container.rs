@@ -13,8 +13,8 @@ use agent_plan::pod::pods;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use nix::sys::stat::{major, minor};
 
-use super::Devices;
 use super::messages::{DeviceSpec, Mount};
+use super::{Devices, cdi};
 
 /// Entries of a directory that are no devices of its own (`getDevices`, containerd's `pkg/oci`).
 const SKIPPED: [&str; 8] = ["console", "pts", "shm", "fd", "mqueue", ".lxc", ".lxd-cgroup", ".udev"];
@@ -106,6 +106,36 @@ fn add<V>(all: &mut BTreeMap<String, V>, more: impl IntoIterator<Item = (String,
 }
 
 impl Extras {
+    /// Adds what the machine's files say of CDI devices, as CRI runtimes do; blocks.
+    pub(crate) fn resolved(mut self) -> Result<Self, String> {
+        for edits in cdi::resolve(&cdi::DIRECTORIES.map(Path::new), &self.cdi)? {
+            let variables = edits.env.iter().filter_map(|variable| variable.split_once('='));
+            let owned = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            add(&mut self.environment, owned);
+            let nodes = edits.device_nodes.into_iter().map(|node| {
+                let device = DeviceSpec {
+                    container_path: node.path.clone(),
+                    host_path: node.host_path.unwrap_or_else(|| node.path.clone()),
+                    permissions: node.permissions,
+                };
+                (node.path, device)
+            });
+            add(&mut self.devices, nodes);
+            let mounts = edits.mounts.into_iter().map(|mount| {
+                let read_only = mount.options.iter().any(|option| option == "ro");
+                let (container_path, host_path) = (mount.container_path, mount.host_path);
+                let own = Mount {
+                    container_path: container_path.clone(),
+                    host_path,
+                    read_only,
+                };
+                (container_path, own)
+            });
+            add(&mut self.mounts, mounts);
+        }
+        Ok(self)
+    }
+
     /// Environment variables, as those of an image: the container's own take precedence.
     pub(crate) fn environment(&self) -> impl Iterator<Item = String> + '_ {
         self.environment.iter().map(|(name, value)| format!("{name}={value}"))
@@ -127,15 +157,9 @@ impl Extras {
         })
     }
 
-    /// Returns the device nodes; blocks. The error is the reason that the container is not created:
-    /// CDI devices are not resolved, and a user namespace can make no node.
+    /// Returns the device nodes; blocks. The error is the reason that the container is not created: a
+    /// user namespace can make no node.
     pub(crate) fn nodes(&self, pod: &Pod) -> Result<Vec<oci::Device>, String> {
-        if !self.cdi.is_empty() {
-            let names = self.cdi.join(", ");
-            return Err(format!(
-                "CDI device injection failed: unresolvable CDI devices {names}: this node reads no CDI specifications"
-            ));
-        }
         let shifted = pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false);
         let mut found = Vec::new();
         for (path, device) in &self.devices {

@@ -93,6 +93,7 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
         .ok_or_else(|| Failure::configuration("the pod has no specification".to_owned()))?;
     sources.files = super::mounts::files(plan, container);
     let configuration = plan.image.config.config().clone().unwrap_or_default();
+    let extras = extras.resolved().map_err(Failure::creation)?;
     let image = image_of(plan, &extras);
     let volumes = oci::volumes(configuration.volumes().iter().flatten());
     let volumes = volumes.map_err(|error| Failure::creation(error.to_string()))?;
