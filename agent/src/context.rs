@@ -31,6 +31,7 @@ use crate::client::events::{Kind, Recorder};
 use crate::client::objects::Objects;
 use crate::client::tokens::Tokens;
 use crate::clock::Clock;
+use crate::drivers::registered::Drivers;
 use crate::images;
 use crate::images::credentials::ImagePullRecords;
 use crate::networking::dns::names::Names;
@@ -208,6 +209,8 @@ pub struct Context {
     pub(crate) tokens: Tokens,
     /// User namespace ranges of the pods.
     pub(crate) users: UserIds,
+    /// CSI drivers and their volumes.
+    pub(crate) drivers: Drivers,
     /// `None` until the Services are listed.
     pub(crate) services: watch::Sender<Option<Arc<Services>>>,
     /// EndpointSlices as of their watch.

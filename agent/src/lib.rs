@@ -9,6 +9,7 @@
 //! replaced while pods are running.
 //!
 //! * `client`: the connection to the API server, and what is read and written there
+//! * `drivers`: CSI drivers and their volumes
 //! * `images`: the node's images, and which pods may use them
 //! * `networking`: the cluster's name server, Services, network policies and routes
 //! * `node`: the Node object, the machine, evictions under pressure, and shutdown
@@ -21,6 +22,7 @@ mod client;
 pub mod clock;
 mod confined;
 pub mod context;
+mod drivers;
 pub mod fuzzing;
 pub mod images;
 mod networking;
@@ -138,6 +140,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         objects: client::objects::Objects::new(parts.client.clone()),
         tokens: client::tokens::Tokens::default(),
         users: pod::users::UserIds::new(&config.state_directory),
+        drivers: drivers::registered::Drivers::default(),
         services: watch::Sender::new(None),
         slices: Mutex::default(),
         names: networking::dns::names::Names::open(config.state_directory.join("names.json")),
@@ -225,6 +228,8 @@ pub async fn run(
             own.se_linux.label_images(&own.image_directory());
         }));
     }
+    // Before the Node's status, which says what volumes are in use.
+    drivers::plugins::start(&context);
     let mut tasks: JoinSet<Result<Infallible, Error>> = JoinSet::new();
     tasks.spawn(async move {
         events.run().await;
@@ -265,6 +270,7 @@ pub async fn run(
     tasks.spawn(networking::routes::run(Arc::clone(&context), routes));
     tasks.spawn(node::qos::run(Arc::clone(&context)));
     tasks.spawn(node::oom::run(Arc::clone(&context)));
+    tasks.spawn(drivers::plugins::run(Arc::clone(&context)));
     tasks.spawn(networking::repair::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     // Set here only.

@@ -43,6 +43,7 @@ use crate::Error;
 use crate::client::requests::watch;
 use crate::confined::aside;
 use crate::context::Context;
+use crate::drivers;
 use crate::pod::orders::Order;
 use crate::pod::orphans::{Orphans, owner};
 use crate::pod::worker::{End, Input, Mailbox, Worker, remove};
@@ -321,7 +322,12 @@ impl Dispatcher {
             }
         }
         let context = Arc::clone(&self.context);
-        let files = common::task::spawn_blocking(move || context.volumes.pods()).await;
+        let files = common::task::spawn_blocking(move || {
+            let mut uids = context.volumes.pods()?;
+            uids.extend(drivers::files::pods(&context.config.kubelet_directory));
+            Ok::<_, volume::Error>(uids)
+        });
+        let files = files.await;
         if let Ok(Ok(files)) = files {
             for uid in files.into_iter().filter(|uid| !self.listed.contains(uid)) {
                 let first = format!("{uid}-0");

@@ -44,6 +44,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("agent-plan", &["controlplane-api"]),
     ("agent-containerd", &[]),
+    ("agent-csi", &[]),
     ("agent-dns", &["agent-plan", "common"]),
     ("agent-failpoint", &[]),
     ("agent-trees", &[]),
@@ -54,6 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
+            "agent-csi",
             "agent-dns",
             "agent-failpoint",
             "agent-image",

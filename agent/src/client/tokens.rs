@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use agent_plan::pod::pods;
 use agent_plan::volume::tokens::ProjectedToken;
 use agent_plan::{Timestamp, after};
-use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ServiceAccount, Volume};
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -73,28 +73,7 @@ impl Tokens {
         projected: &ProjectedToken,
         now: Timestamp,
     ) -> Result<String, kube::Error> {
-        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
-        let request = TokenRequest {
-            spec: Some(TokenRequestSpec {
-                audiences: Some(projected.audience.clone())
-                    .filter(|audience| !audience.is_empty())
-                    .map(|audience| vec![audience]),
-                expiration_seconds: Some(projected.seconds),
-                bound_object_ref: Some(BoundObjectReference {
-                    api_version: Some("v1".to_owned()),
-                    kind: Some("Pod".to_owned()),
-                    name: Some(pods::name(pod).to_owned()),
-                    uid: Some(pods::uid(pod).to_owned()),
-                }),
-            }),
-            ..TokenRequest::default()
-        };
-        let api: Api<ServiceAccount> = Api::namespaced(client.clone(), pods::namespace(pod));
-        let account = account.filter(|account| !account.is_empty()).unwrap_or("default");
-        let answer: TokenRequest = api
-            .create_subresource("token", account, &PostParams::default(), &request)
-            .await?;
-        let status = answer.status.unwrap_or_default();
+        let status = request(client, pod, &projected.audience, Some(projected.seconds)).await?;
         let (token, ends) = (status.token.unwrap_or_default(), status.expiration_timestamp);
         let lives = ends
             .as_ref()
@@ -123,6 +102,35 @@ impl Tokens {
     pub(crate) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
+}
+
+/// Requests a token of the pod's service account.
+pub(crate) async fn request(
+    client: &Client,
+    pod: &Pod,
+    audience: &str,
+    seconds: Option<i64>,
+) -> Result<TokenRequestStatus, kube::Error> {
+    let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+    let request = TokenRequest {
+        spec: Some(TokenRequestSpec {
+            audiences: (!audience.is_empty()).then(|| vec![audience.to_owned()]),
+            expiration_seconds: seconds,
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: Some(pods::name(pod).to_owned()),
+                uid: Some(pods::uid(pod).to_owned()),
+            }),
+        }),
+        ..TokenRequest::default()
+    };
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), pods::namespace(pod));
+    let account = account.filter(|account| !account.is_empty()).unwrap_or("default");
+    let answer: TokenRequest = api
+        .create_subresource("token", account, &PostParams::default(), &request)
+        .await?;
+    Ok(answer.status.unwrap_or_default())
 }
 
 /// Returns the message for users when a token request fails.

@@ -162,6 +162,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     };
     let info = context.parts.runtime.info();
     let extended = extended(old);
+    let (in_use, known) = (context.drivers.in_use(), old.volumes_in_use.as_ref());
     let mut allocatable = texts(&context.allocatable);
     let mut capacity = texts(&machine.capacity(context.config.max_pods));
     allocatable.extend(extended.clone());
@@ -207,6 +208,8 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
             system_uuid: machine.system_uuid.clone(),
             ..NodeSystemInfo::default()
         }),
+        // An empty list removes the one that is there.
+        volumes_in_use: Some(in_use).filter(|in_use| !in_use.is_empty() || known.is_some()),
         ..NodeStatus::default()
     }
 }

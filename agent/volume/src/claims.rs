@@ -106,12 +106,19 @@ pub(crate) fn mount(
         });
     }
     let claim = volume.persistent_volume_claim.as_ref();
-    let written = claim.is_none_or(|claim| claim.read_only != Some(true));
-    // The ownership of files that are in use is not changed.
-    if matches!(backing.place, Place::Local(_)) && written && others == 0 && mounted(None)? == 0 {
+    let inline = volume.csi.as_ref();
+    let written = claim.is_none_or(|claim| claim.read_only != Some(true))
+        && inline.is_none_or(|inline| inline.read_only != Some(true));
+    let owned = match backing.place {
+        Place::HostPath(_) => false,
+        // The ownership of files that are in use is not changed.
+        Place::Local(_) => written && others == 0 && mounted(None)? == 0,
+        Place::Published { grouped, .. } => grouped,
+    };
+    if owned {
         ownership::give(&source, pod).map_err(|error| io_error("chown", &path_of(&backing.place), error))?;
     }
-    if matches!(backing.place, Place::Local(_)) && written {
+    if !matches!(backing.place, Place::HostPath(_)) && written {
         write_note(target, LABELLED, "")?;
     }
     if let Some(group) = backing.group {
@@ -218,7 +225,7 @@ pub(crate) fn groups(pod: &Path) -> Vec<u32> {
 fn path_of(place: &Place) -> PathBuf {
     match place {
         Place::HostPath(source) => PathBuf::from(&source.path),
-        Place::Local(path) => PathBuf::from(path),
+        Place::Local(path) | Place::Published { path, .. } => PathBuf::from(path),
     }
 }
 
@@ -235,6 +242,7 @@ fn open(backing: &Backing) -> Result<File, Error> {
             return Err(Error::Claim { problem });
         }
         Place::HostPath(source) => host_path::check(&backing.volume, source)?,
+        Place::Published { .. } => {}
         Place::Local(_) if path.is_absolute() => {}
         Place::Local(_) => {
             let problem = format!(

@@ -31,8 +31,10 @@ use nix::unistd::{Gid, chown};
 
 pub use error::Error;
 pub use local_path::{LocalPath, LocalPathError};
+pub use mounts::shared::{share, unshare};
 pub use mounts::{ImagePlace, cleaned};
 pub use payload::PayloadError;
+pub use subpath::is_mounted;
 pub use tree::label::{has_label, label};
 pub use tree::usage::measure;
 pub use turns::{Turn, Turns};
@@ -357,7 +359,7 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 fn is_claim(volume: &Volume) -> bool {
-    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some()
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.csi.is_some()
 }
 
 /// True for a volume with a directory of its own, which the agent creates.

@@ -1,6 +1,7 @@
 //! Mounts of a pod's volumes into a container.
 
 pub(crate) mod nested;
+pub(crate) mod shared;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -119,8 +120,9 @@ impl Volumes {
             };
             let written_by_agent = volume.host_path.is_none() && volume.empty_dir.is_none() && !is_claim(volume);
             let claim = volume.persistent_volume_claim.as_ref();
-            let read_only =
-                wanted.read_only.unwrap_or(false) || claim.is_some_and(|claim| claim.read_only == Some(true));
+            let read_only = wanted.read_only.unwrap_or(false)
+                || claim.is_some_and(|claim| claim.read_only == Some(true))
+                || volume.csi.as_ref().is_some_and(|csi| csi.read_only == Some(true));
             mounts.push(oci::Mount {
                 source,
                 destination: cleaned(&wanted.mount_path),

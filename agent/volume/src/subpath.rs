@@ -85,7 +85,7 @@ pub(crate) fn unmount(target: &Path) -> io::Result<()> {
 
 /// True if something is mounted at this path, which may lead through links. What is mounted is not
 /// accessed: it may hang.
-pub(crate) fn is_mounted(target: &Path) -> io::Result<bool> {
+pub fn is_mounted(target: &Path) -> io::Result<bool> {
     let real = match target.parent().map(Path::canonicalize) {
         Some(Ok(parent)) => parent.join(target.file_name().unwrap_or_default()),
         Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

@@ -36,6 +36,11 @@ impl Turns {
         }
     }
 
+    /// True once the volumes are removed.
+    pub fn are_removed(&self) -> bool {
+        self.hold().removed
+    }
+
     /// Locks the state, waiting for a running update.
     pub(crate) fn hold(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

@@ -48,6 +48,13 @@ pub enum Place {
     HostPath(HostPathVolumeSource),
     /// A `local` volume: an existing path; it belongs to the pod's `fsGroup`.
     Local(String),
+    /// A volume of a CSI driver.
+    Published {
+        /// Directory at which the driver has mounted it; empty before.
+        path: String,
+        /// True if its files get the pod's `fsGroup`.
+        grouped: bool,
+    },
 }
 
 /// Volume behind a claim.
@@ -61,7 +68,7 @@ pub struct Backing {
     pub exclusive: bool,
     /// Group that the containers of the pod get besides their own.
     pub group: Option<u32>,
-    /// Options of the mount, which only a `local` volume may have.
+    /// Options of the mount, which of paths on the node only a `local` volume may have.
     pub options: Vec<String>,
 }
 
@@ -107,7 +114,9 @@ pub enum ClaimError {
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
     /// The node has no plugin for this kind of storage.
-    #[error("no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath and local volumes")]
+    #[error(
+        "no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath, local and CSI volumes"
+    )]
     Unsupported(String),
 }
 
@@ -170,15 +179,21 @@ pub fn backing(
     let place = match (&spec.host_path, &spec.local) {
         (Some(source), _) => Place::HostPath(source.clone()),
         (None, Some(source)) => Place::Local(source.path.clone()),
+        (None, None) if spec.csi.is_some() => Place::Published {
+            path: String::new(),
+            grouped: false,
+        },
         (None, None) => return Err(ClaimError::Unsupported(name.to_owned())),
     };
+    // A driver mounts with the options itself.
+    let options = volume.filter(|_| spec.csi.is_none()).map(options);
     let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
     Ok(Backing {
         volume: name.to_owned(),
         place,
         exclusive: modes.unwrap_or_default().iter().any(|mode| mode == "ReadWriteOncePod"),
         group: volume.and_then(group),
-        options: volume.map(options).unwrap_or_default(),
+        options: options.unwrap_or_default(),
     })
 }
 
@@ -292,6 +307,13 @@ mod tests {
         let told = "found PV object v but its pv.Spec.ClaimRef.UID other does not point to claim.UID claim";
         assert_eq!(stolen, Err(told.to_owned()));
         assert_eq!(place(None), Err(ClaimError::NoVolume("v".to_owned())));
+        let mut driven = persistent("claim");
+        let spec = driven.spec.as_mut().unwrap();
+        spec.local = None;
+        spec.csi = from_value(serde_json::json!({"driver": "d.example.com", "volumeHandle": "h"})).unwrap();
+        spec.mount_options = Some(vec!["noatime".to_owned()]);
+        let found = backing(&claim_volumes[0], &bound, "v", Some(&driven)).unwrap();
+        assert!(matches!(found.place, Place::Published { .. }) && found.options.is_empty());
         for (text, expected) in [("1234", Some(1234)), ("-1", None), ("staff", None)] {
             let mut volume = persistent("claim");
             volume.metadata.annotations = Some([(GROUP.to_owned(), text.to_owned())].into());

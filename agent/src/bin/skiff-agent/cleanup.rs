@@ -62,10 +62,14 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Err(error) => failures.push(error.to_string()),
     }
-    for (what, removed) in [
+    // What storage drivers have mounted: they are gone.
+    let kubelet = arguments.kubelet_directory(&arguments.state_dir);
+    let removals = [
+        ("what is mounted for pods of storage drivers", volume::unshare(&kubelet)),
         ("the logs", arguments.logs(&arguments.state_dir).purge()),
         ("the socket", trees::remove(&arguments.state_dir.join("agent.sock"))),
-    ] {
+    ];
+    for (what, removed) in removals {
         failures.extend(removed.err().map(|error| format!("remove {what}: {error}")));
     }
     if failures.is_empty() {

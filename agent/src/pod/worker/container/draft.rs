@@ -111,7 +111,7 @@ fn is_early(plan: &Plan, container: &Container) -> bool {
     let unlabelled = matches!(context.se_linux.level(&plan.sandbox), Ok(None));
     let profiled = oci::localhost_profile(pod, container).is_some() || !context.app_armor.knows(pod, container);
     // Claims may come with a group for all containers.
-    let claimless = claim_volumes(pod).is_empty();
+    let claimless = claim_volumes(pod).is_empty() && pods::volumes(pod).iter().all(|volume| volume.csi.is_none());
     unlabelled && !profiled && claimless && !sees_devices(container) && !looks_into_volumes(container)
 }
 

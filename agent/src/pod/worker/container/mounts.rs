@@ -39,6 +39,10 @@ pub(in crate::pod::worker) fn mounts(
     })?;
     for mount in &mounts {
         if mount.propagation == oci::Propagation::BothWays {
+            let kubelet = &plan.context.config.kubelet_directory;
+            if mount.source.starts_with(kubelet) {
+                volume::share(kubelet).map_err(|error| Failure::creation(error.to_string()))?;
+            }
             must_be_shared(&mount.source).map_err(Failure::creation)?;
         }
     }

@@ -1,4 +1,4 @@
-//! Reads the volumes of a pod's claims.
+//! Reads the volumes of a pod's claims, and has drivers mount theirs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,16 +7,23 @@ use agent_plan::pod::pods;
 use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, backing, claim_volumes, is_on, volume_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
+use volume::Turns;
 
 use crate::context::Context;
+use crate::drivers::mount;
+use crate::drivers::spec::Spec;
 
 /// Number of reads of an unbound claim, and the time between.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Returns the volumes of claims that are not mounted yet; the error is the message of the pod's
-/// event.
-pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Result<BTreeMap<String, Backing>, String> {
+/// Returns the volumes of claims that are not mounted yet, and those that the pod itself wants of
+/// drivers; the error is the message of the pod's event.
+pub(in crate::pod::worker) async fn fetch(
+    context: &Context,
+    pod: &Pod,
+    turns: &Turns,
+) -> Result<BTreeMap<String, Backing>, String> {
     let mut found = BTreeMap::new();
     let mut problems: Vec<String> = Vec::new();
     let mut failed: Vec<String> = Vec::new();
@@ -26,12 +33,19 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
             continue;
         }
         match look(context, pod, &claimed).await {
-            Ok((backing, volume)) => {
+            Ok((mut backing, volume)) => {
                 if context.node().is_some_and(|node| !is_on(&volume, &node)) {
                     let name = &backing.volume;
                     return Err(format!(
                         "MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
                     ));
+                }
+                let read_only = pods::volumes(pod).iter().any(|volume| {
+                    let claim = volume.persistent_volume_claim.as_ref();
+                    volume.name == claimed.volume && claim.is_some_and(|claim| claim.read_only == Some(true))
+                });
+                if let Some(spec) = Spec::persistent(&volume, read_only) {
+                    backing.place = mount::set_up(context, turns, pod, &spec).await?;
                 }
                 found.insert(claimed.volume, backing);
             }
@@ -41,6 +55,23 @@ pub(in crate::pod::worker) async fn fetch(context: &Context, pod: &Pod) -> Resul
                 failed.push(claimed.volume);
             }
         }
+    }
+    for volume in pods::volumes(pod) {
+        let Some(spec) = Spec::inline(pod, volume) else {
+            continue;
+        };
+        let mounted = context.volumes.is_mounted(pods::uid(pod), &volume.name);
+        if mounted.map_err(|error| image::chain(&error))? {
+            continue;
+        }
+        let backing = Backing {
+            volume: volume.name.clone(),
+            place: mount::set_up(context, turns, pod, &spec).await?,
+            exclusive: false,
+            group: None,
+            options: Vec::new(),
+        };
+        found.insert(volume.name.clone(), backing);
     }
     if problems.is_empty() {
         return Ok(found);

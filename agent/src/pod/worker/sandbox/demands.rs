@@ -1,8 +1,7 @@
-//! Requirements of a pod that are checked on the node only: a `RuntimeClass` handler, and CSI
-//! drivers of volumes.
+//! Requirement of a pod that is checked on the node only: a `RuntimeClass` handler.
 //!
-//! A node that does not meet them retries, as they may become available, and reports what is
-//! missing in the pod's events.
+//! A node that does not meet it retries, as it may become available, and reports what is missing in
+//! the pod's events.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -13,9 +12,6 @@ use crate::context::Context;
 
 /// Returns the handler of the pod's `RuntimeClass`, or why the pod has to wait.
 pub(in crate::pod::worker) async fn check(context: &Context, spec: &PodSpec) -> Result<String, Failure> {
-    if let Some(problem) = driver(spec) {
-        return Err(Failure::mount(problem));
-    }
     let Some(name) = spec.runtime_class_name.as_deref().filter(|name| !name.is_empty()) else {
         return Ok(String::new());
     };
@@ -31,17 +27,4 @@ pub(in crate::pod::worker) async fn check(context: &Context, spec: &PodSpec) -> 
             class.handler
         ))),
     }
-}
-
-/// Returns the first volume that needs a CSI driver: the node has none.
-fn driver(spec: &PodSpec) -> Option<String> {
-    let mut volumes = spec.volumes.iter().flatten();
-    volumes.find_map(|volume| {
-        let driver = &volume.csi.as_ref()?.driver;
-        Some(format!(
-            "MountVolume.SetUp failed for volume {:?} : kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: \
-             driver name {driver} not found in the list of registered CSI drivers",
-            volume.name
-        ))
-    })
 }

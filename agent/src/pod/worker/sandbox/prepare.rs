@@ -320,7 +320,7 @@ pub(in crate::pod::worker) async fn volumes(
             &references
         ),
         context.tokens.fetch(&context.parts.client, pod, context.now()),
-        claims::fetch(context, pod),
+        Box::pin(claims::fetch(context, pod, turns)),
     );
     let mut sources = fetched.map_err(|unread| Failure::mount(unread.of_volume(spec)))?;
     sources.tokens = tokens.map_err(|error| Failure::mount(tokens::refused(spec, &error)))?;

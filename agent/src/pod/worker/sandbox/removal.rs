@@ -1,6 +1,7 @@
 //! Removal of a pod's sandbox and all of its resources.
 
 use crate::context::Context;
+use crate::drivers::teardown;
 
 /// Removes a sandbox and its network; continues after failures.
 pub(in crate::pod::worker) async fn remove_sandbox(context: &Context, id: &str) -> Result<(), String> {
@@ -53,11 +54,11 @@ async fn detach(context: &Context, id: &str) -> Result<(), String> {
 }
 
 async fn tear_down(context: &Context, uid: &str) -> Result<(), String> {
-    let (volumes, uid) = (context.volumes.clone(), uid.to_owned());
-    match common::task::spawn_blocking(move || volumes.tear_down(&uid)).await {
+    let (volumes, own) = (context.volumes.clone(), uid.to_owned());
+    match common::task::spawn_blocking(move || volumes.tear_down(&own)).await {
         Ok(Ok(())) => {
             failpoint::reach("volumes removed");
-            Ok(())
+            teardown::pod(context, uid).await
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(error) => Err(error.to_string()),

@@ -1,0 +1,193 @@
+//! Registration of drivers at sockets in `plugins_registry` (`pkg/kubelet/pluginmanager`, and
+//! `RegistrationHandler` of `pkg/volume/csi/csi_plugin.go`).
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::registered::Registered;
+use super::{files, nodes, teardown};
+use crate::Error;
+use crate::context::Context;
+
+const REGISTRY: &str = "plugins_registry";
+/// Interval of looks at the directory.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks between two attempts to release volumes that no pod uses.
+const RELEASE_LOOKS: u32 = 30;
+/// First and longest time between two attempts to register a plugin.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
+
+/// Inode and time of creation of a socket, which differ for the next one at the same path.
+type Identity = (u64, i64, i64);
+
+/// Socket in the directory.
+struct Socket {
+    identity: Identity,
+    /// Name of the driver that has registered.
+    driver: Option<String>,
+    next: Instant,
+    pause: Duration,
+}
+
+/// Makes the kubelet's directories, and adopts the volumes of an earlier agent.
+pub(crate) fn start(context: &Context) {
+    let kubelet = &context.config.kubelet_directory;
+    for name in [REGISTRY, "plugins", "pods"] {
+        if let Err(error) = files::make(&kubelet.join(name)) {
+            warn!(path = %kubelet.display(), %error, "storage drivers cannot register: the directory could not be made");
+        }
+    }
+    for handle in files::all(kubelet) {
+        // Without a `CSIDriver` all are attached.
+        context.drivers.take(&handle, true);
+    }
+}
+
+/// Registers drivers without end.
+pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    let registry = context.config.kubelet_directory.join(REGISTRY);
+    let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
+    let mut looks: u32 = 0;
+    loop {
+        let found = look(&registry);
+        let gone: Vec<(PathBuf, Socket)> = sockets
+            .extract_if(.., |path, socket| found.get(path) != Some(&socket.identity))
+            .collect();
+        for (path, socket) in gone {
+            if let Some(driver) = socket.driver {
+                info!(driver, path = %path.display(), "a storage driver is gone");
+                unregister(&context, &driver).await;
+            }
+        }
+        for (path, identity) in found {
+            let socket = sockets.entry(path.clone()).or_insert_with(|| Socket {
+                identity,
+                driver: None,
+                next: Instant::now(),
+                pause: PAUSES.0,
+            });
+            if socket.driver.is_some() || Instant::now() < socket.next {
+                continue;
+            }
+            match register(&context, &path).await {
+                Ok(driver) => {
+                    info!(driver, path = %path.display(), "a storage driver has registered");
+                    socket.driver = Some(driver);
+                }
+                Err(why) => {
+                    warn!(why, path = %path.display(), "a plugin could not be registered; it will be tried again");
+                    socket.next = Instant::now() + socket.pause;
+                    socket.pause = (socket.pause * 2).min(PAUSES.1);
+                }
+            }
+        }
+        looks = looks.wrapping_add(1);
+        if looks.is_multiple_of(RELEASE_LOOKS) {
+            teardown::release_unused(&context).await;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Sockets in the directory, without hidden ones.
+fn look(registry: &Path) -> BTreeMap<PathBuf, Identity> {
+    let entries = std::fs::read_dir(registry).into_iter().flatten().flatten();
+    let sockets = entries.filter_map(|entry| {
+        let found = entry.metadata().ok()?;
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        let identity = (found.ino(), found.ctime(), found.ctime_nsec());
+        (found.file_type().is_socket() && !is_hidden).then(|| (entry.path(), identity))
+    });
+    sockets.collect()
+}
+
+/// Registers the plugin behind a socket and tells it the outcome; returns its name.
+async fn register(context: &Context, socket: &Path) -> Result<String, String> {
+    let plugin = csi::plugin_info(socket).await.map_err(|error| {
+        let socket = socket.display();
+        format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}")
+    })?;
+    let outcome = accept(context, socket, &plugin).await;
+    let registered = outcome.is_ok();
+    let heard = csi::notify(socket, outcome.clone()).await;
+    if let Err(error) = heard {
+        if registered {
+            unregister(context, &plugin.name).await;
+        }
+        return Err(format!(
+            "RegisterPlugin error -- failed to send registration status at socket {}, err: {error}",
+            socket.display()
+        ));
+    }
+    outcome.map(|()| plugin.name)
+}
+
+async fn accept(context: &Context, socket: &Path, plugin: &csi::PluginInfo) -> Result<(), String> {
+    let csi::PluginInfo {
+        kind,
+        name,
+        endpoint,
+        supported_versions: versions,
+    } = plugin;
+    if kind != csi::PLUGIN_TYPE {
+        let socket = socket.display();
+        return Err(format!(
+            "RegisterPlugin error -- no handler registered for plugin type: {kind} at socket {socket}"
+        ));
+    }
+    let invalid = |why: String| {
+        format!(
+            "RegisterPlugin error -- plugin validation failed with err: validation failed for CSI Driver {name} at endpoint \
+             {endpoint}: kubernetes.io/csi: ValidatePlugin for CSI driver {name:?} failed. {why}"
+        )
+    };
+    // The name becomes part of paths.
+    if name.is_empty() || name.starts_with('.') || name.contains('/') {
+        return Err(invalid("The name is invalid".to_owned()));
+    }
+    let Some(version) = csi::highest_version(versions) else {
+        return Err(invalid(format!(
+            "None of the versions specified {versions:?} are supported."
+        )));
+    };
+    if let Some(known) = context.drivers.version(name)
+        && known >= version
+    {
+        let known: Vec<String> = known.iter().map(u64::to_string).collect();
+        return Err(invalid(format!(
+            "Another driver with the same name is already registered with a higher supported version: {:?}",
+            known.join(".")
+        )));
+    }
+    let endpoint = if endpoint.is_empty() {
+        socket
+    } else {
+        Path::new(endpoint)
+    };
+    let driver = csi::Driver::new(endpoint.to_owned());
+    let failed = |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
+    let info = driver.info().await.map_err(|error| failed(error.to_string()))?;
+    if let Err(why) = nodes::install(context, name, &info).await {
+        unregister(context, name).await;
+        return Err(failed(why));
+    }
+    context.drivers.register(name, Registered { driver, version });
+    Ok(())
+}
+
+async fn unregister(context: &Context, driver: &str) {
+    context.drivers.unregister(driver);
+    if let Err(why) = nodes::uninstall(context, driver).await {
+        warn!(
+            driver,
+            why, "a storage driver that is gone could not be removed from the node"
+        );
+    }
+}

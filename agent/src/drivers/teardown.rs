@@ -1,0 +1,86 @@
+//! End of drivers' volumes: unpublished with their pod, and unstaged when no pod uses them, before
+//! they may be detached. Succeeds in any state, repeatedly.
+
+use tracing::warn;
+
+use super::files::Published;
+use super::registered::Handle;
+use super::{files, nodes};
+use crate::context::Context;
+
+/// Unpublishes all volumes of a pod; continues after failures.
+pub(crate) async fn pod(context: &Context, uid: &str) -> Result<(), String> {
+    let mut failures = Vec::new();
+    let lock = context.drivers.lock(uid).await;
+    for published in files::of_pod(&context.config.kubelet_directory, uid) {
+        let name = &published.name;
+        if let Err(why) = unpublish(context, &published).await {
+            failures.push(format!("UnmountVolume.TearDown failed for volume {name:?} : {why}"));
+        }
+    }
+    files::remove_pod(&context.config.kubelet_directory, uid);
+    drop(lock);
+    release_unused(context).await;
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(failures.join("; "))
+    }
+}
+
+/// `TearDownAt`, `pkg/volume/csi/csi_mounter.go`
+async fn unpublish(context: &Context, published: &Published) -> Result<(), String> {
+    let Published { target, handle, .. } = published;
+    let _volume = context.drivers.lock(&handle.unique_name()).await;
+    let driver = context.drivers.get(&handle.driver);
+    let driver =
+        driver.map_err(|why| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {why}"))?;
+    let unpublished = driver.unpublish(&handle.volume, target).await;
+    unpublished.map_err(|error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {error}"))?;
+    failpoint::reach("unpublished");
+    let what = "kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir";
+    files::remove(target).map_err(|why| format!("{what} [{}]: {why}", target.display()))
+}
+
+/// Unstages volumes that no pod uses; they then leave the Node's status. A volume that fails stays
+/// for the next call.
+pub(crate) async fn release_unused(context: &Context) {
+    let mut released = false;
+    for handle in context.drivers.used() {
+        let _volume = context.drivers.lock(&handle.unique_name()).await;
+        if files::is_published(&context.config.kubelet_directory, &handle) {
+            continue;
+        }
+        match unstage(context, &handle).await {
+            Ok(()) => released |= context.drivers.release(&handle),
+            Err(why) => warn!(
+                volume = handle.unique_name(),
+                why, "a volume could not be unstaged; it will be tried again"
+            ),
+        }
+    }
+    if released && let Err(why) = nodes::report_in_use(context).await {
+        // The next status of the Node has it.
+        warn!(why, "the volumes in use could not be reported");
+    }
+}
+
+/// `UnmountDevice`, `pkg/volume/csi/csi_attacher.go`
+async fn unstage(context: &Context, handle: &Handle) -> Result<(), String> {
+    let target = files::staging(&context.config.kubelet_directory, handle);
+    if !files::is_known(&target) {
+        return Ok(());
+    }
+    let driver = context.drivers.get(&handle.driver).map_err(|why| {
+        format!("kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient: {why}")
+    })?;
+    let abilities = driver.capabilities().await.map_err(|error| {
+        format!("kubernetes.io/csi: attacher.UnmountDevice failed to check whether STAGE_UNSTAGE_VOLUME set: {error}")
+    })?;
+    if abilities.stages {
+        let unstaged = driver.unstage(&handle.volume, &target).await;
+        unstaged.map_err(|error| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {error}"))?;
+        failpoint::reach("unstaged");
+    }
+    files::remove(&target)
+}
