@@ -78,6 +78,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "agent",
             "agent-containerd",
+            "agent-csi",
             "agent-failpoint",
             "agent-image",
             "agent-network",

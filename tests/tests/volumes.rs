@@ -3,6 +3,9 @@
 
 #![allow(clippy::indexing_slicing, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "volumes/driver.rs"]
+mod driver;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -124,6 +127,7 @@ fn data_outlive_pods_and_go_with_their_claims() -> anyhow::Result<()> {
     assert_shelf(&node, &shared)?;
     assert_waits(&node)?;
     assert_demands(&node)?;
+    driver::assert_driven(&node, home.path())?;
     assert_elsewhere(&node, home.path())?;
     assert_exclusive(&node)?;
     assert_ends(&node, &directory)?;
