@@ -59,19 +59,10 @@ pub(crate) fn of_pod(kubelet: &Path, uid: &str) -> Vec<Published> {
     read.collect()
 }
 
-/// True if the volume is published for any pod.
-pub(crate) fn is_published(kubelet: &Path, handle: &Handle) -> bool {
-    let all = pods(kubelet);
-    let mut published = all.iter().flat_map(|uid| of_pod(kubelet, uid));
-    published.any(|published| published.handle == *handle)
-}
-
-/// Volumes that are staged or published, as an earlier agent left them.
-pub(crate) fn all(kubelet: &Path) -> Vec<Handle> {
-    let staged = entries(&kubelet.join(STAGED)).flat_map(|driver| entries(&driver));
-    let published = pods(kubelet).into_iter().flat_map(|uid| of_pod(kubelet, &uid));
-    let staged = staged.filter_map(|volume| read(&volume));
-    staged.chain(published.map(|published| published.handle)).collect()
+/// Volumes that are staged.
+pub(crate) fn staged(kubelet: &Path) -> Vec<Handle> {
+    let volumes = entries(&kubelet.join(STAGED)).flat_map(|driver| entries(&driver));
+    volumes.filter_map(|volume| read(&volume)).collect()
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -169,10 +160,13 @@ mod tests {
         let data = BTreeMap::from([("driverName", "d"), ("volumeHandle", "h"), ("specVolID", "pv")]);
         write(&mount_point, &data).unwrap();
         write(&staging(home.path(), &handle), &data).unwrap();
-        assert_eq!(all(home.path()), [handle.clone(), handle.clone()]);
-        assert!(is_published(home.path(), &handle) && is_known(&mount_point));
-        let found = of_pod(home.path(), "uid").pop().unwrap();
-        assert_eq!((found.name.as_str(), &found.target), ("pv", &mount_point));
+        assert_eq!(staged(home.path()), [handle.clone()]);
+        let published = Published {
+            name: "pv".to_owned(),
+            target: mount_point.clone(),
+            handle,
+        };
+        assert_eq!(of_pod(home.path(), "uid"), [published]);
 
         make(&mount_point).unwrap();
         fs::write(mount_point.join("file"), "a user's").unwrap();
@@ -183,6 +177,6 @@ mod tests {
         remove(&mount_point).unwrap();
         remove(&mount_point).unwrap();
         remove_pod(home.path(), "uid");
-        assert!(pods(home.path()).is_empty() && !is_published(home.path(), &handle));
+        assert!(pods(home.path()).is_empty());
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
@@ -29,10 +30,12 @@ const LOOK: Duration = Duration::from_millis(250);
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Mounts a volume for a pod, and returns its place; the error is the message of the pod's event.
-pub(crate) async fn set_up(context: &Context, turns: &Turns, pod: &Pod, spec: &Spec) -> Result<Place, String> {
+pub(crate) async fn set_up(context: &Context, turns: &Arc<Turns>, pod: &Pod, spec: &Spec) -> Result<Place, String> {
     let _pod = context.drivers.lock(pods::uid(pod)).await;
+    let turns = Arc::clone(turns);
+    let removed = common::task::spawn_blocking(move || turns.are_removed()).await;
     // Nothing would unpublish it.
-    if turns.are_removed() {
+    if removed.unwrap_or(true) {
         return Err("the pod's volumes were removed".to_owned());
     }
     let drivers: Api<CSIDriver> = Api::all(context.parts.client.clone());
@@ -55,7 +58,8 @@ pub(crate) async fn set_up(context: &Context, turns: &Turns, pod: &Pod, spec: &S
     published.map_err(|why| failed("SetUp", spec, &why))
 }
 
-/// Message of a failed step (`GenerateErrorDetailed`, `pkg/volume/util/types/types.go`).
+/// Message of a failed step (`GenerateError`,
+/// `pkg/volume/util/operationexecutor/operation_executor.go`).
 fn failed(step: &str, spec: &Spec, why: &str) -> String {
     format!("MountVolume.{step} failed for volume {:?} : {why}", spec.name)
 }
@@ -77,12 +81,13 @@ impl Mount<'_> {
         let until = Instant::now() + ATTACH_TIMEOUT;
         loop {
             let lock = drivers.lock(&handle.unique_name()).await;
-            let is_new = drivers.take(handle, attaches);
+            let is_new = drivers.take(handle, Some(pods::uid(self.pod)), attaches);
             if !attaches {
                 return Ok((lock, BTreeMap::new()));
             }
             if is_new && let Err(why) = nodes::report_in_use(self.context).await {
                 drivers.release(handle);
+                // The next attempt reports it again.
                 return Err(failed("WaitForAttach", self.spec, &why));
             }
             match self.attachment().await {
@@ -150,7 +155,6 @@ impl Mount<'_> {
         let staged = driver.stage(request).await;
         staged.map_err(|error| clear_after(&target, &error))?;
         self.context.drivers.note_staged(handle);
-        failpoint::reach("staged");
         Ok(Some(target))
     }
 
@@ -201,7 +205,6 @@ impl Mount<'_> {
         };
         let published = driver.publish(request).await;
         published.map_err(|error| clear_after(&target, &error))?;
-        failpoint::reach("published");
         Ok(Place::Published {
             path: target.display().to_string(),
             grouped: grouped && !abilities.takes_group,

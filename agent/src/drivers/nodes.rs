@@ -53,6 +53,8 @@ pub(super) async fn uninstall(context: &Context, driver: &str) -> Result<(), Str
 /// Stores the Node's `status.volumesInUse` at once: the attach controller must know of a volume
 /// before it is mounted.
 pub(super) async fn report_in_use(context: &Context) -> Result<(), String> {
+    // A later list is not stored before an earlier one.
+    let _turn = context.drivers.lock("status").await;
     let api: Api<Node> = Api::all(context.parts.client.clone());
     let change = Patch::Merge(json!({"status": {"volumesInUse": context.drivers.in_use()}}));
     let name = &context.config.node_name;

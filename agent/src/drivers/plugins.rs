@@ -19,8 +19,8 @@ use crate::context::Context;
 const REGISTRY: &str = "plugins_registry";
 /// Interval of looks at the directory.
 const LOOK: Duration = Duration::from_secs(1);
-/// Looks between two attempts to release volumes that no pod uses.
-const RELEASE_LOOKS: u32 = 30;
+/// Interval of attempts to release volumes that no pod uses, which drivers may have refused before.
+const RELEASE: Duration = Duration::from_secs(30);
 /// First and longest time between two attempts to register a plugin.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 
@@ -38,15 +38,24 @@ struct Socket {
 
 /// Makes the kubelet's directories, and adopts the volumes of an earlier agent.
 pub(crate) fn start(context: &Context) {
+    if !context.config.secrets_in_memory {
+        // Simulated nodes have no drivers.
+        return;
+    }
     let kubelet = &context.config.kubelet_directory;
     for name in [REGISTRY, "plugins", "pods"] {
         if let Err(error) = files::make(&kubelet.join(name)) {
             warn!(path = %kubelet.display(), %error, "storage drivers cannot register: the directory could not be made");
         }
     }
-    for handle in files::all(kubelet) {
-        // Without a `CSIDriver` all are attached.
-        context.drivers.take(&handle, true);
+    // As if all were attached: whether one is, its `CSIDriver` says, which may be gone.
+    for handle in files::staged(kubelet) {
+        context.drivers.take(&handle, None, true);
+    }
+    for uid in files::pods(kubelet) {
+        for published in files::of_pod(kubelet, &uid) {
+            context.drivers.take(&published.handle, Some(&uid), true);
+        }
     }
 }
 
@@ -54,7 +63,12 @@ pub(crate) fn start(context: &Context) {
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let registry = context.config.kubelet_directory.join(REGISTRY);
     let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
-    let mut looks: u32 = 0;
+    let pause = if context.config.secrets_in_memory {
+        LOOK
+    } else {
+        RELEASE
+    };
+    let mut release = Instant::now() + RELEASE;
     loop {
         let found = look(&registry);
         let gone: Vec<(PathBuf, Socket)> = sockets
@@ -88,11 +102,11 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 }
             }
         }
-        looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(RELEASE_LOOKS) {
+        if Instant::now() >= release {
             teardown::release_unused(&context).await;
+            release = Instant::now() + RELEASE;
         }
-        sleep(LOOK).await;
+        sleep(pause).await;
     }
 }
 

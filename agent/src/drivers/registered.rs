@@ -1,6 +1,6 @@
 //! Registered drivers, and the volumes of drivers that the node uses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest, Sha256};
@@ -38,8 +38,10 @@ pub(crate) struct Registered {
 }
 
 /// State of a volume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct State {
+    /// Pods that want it, or for which it is published.
+    pods: BTreeSet<String>,
     /// True if the Node's status lists the volume.
     in_use: bool,
     /// True if this agent staged it.
@@ -87,26 +89,33 @@ impl Drivers {
         let lock = {
             let mut all = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|_, lock| lock.strong_count() > 0);
-            match all.get(key).and_then(Weak::upgrade) {
-                Some(lock) => lock,
-                None => {
-                    let lock = Arc::default();
-                    all.insert(key.to_owned(), Arc::downgrade(&lock));
-                    lock
-                }
-            }
+            let known = all.get(key).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let lock = Arc::default();
+                all.insert(key.to_owned(), Arc::downgrade(&lock));
+                lock
+            })
         };
         lock.lock_owned().await
     }
 
-    /// Notes that a volume is being used; returns whether the Node's status must list it now.
-    pub(crate) fn take(&self, handle: &Handle, attached: bool) -> bool {
+    /// Notes that a pod uses a volume, or that somebody did before; returns whether the Node's status
+    /// must list it now.
+    pub(crate) fn take(&self, handle: &Handle, pod: Option<&str>, attached: bool) -> bool {
         let mut volumes = self.volumes();
         let state = volumes.entry(handle.clone()).or_default();
+        state.pods.extend(pod.map(str::to_owned));
         attached && !std::mem::replace(&mut state.in_use, true)
     }
 
-    /// Notes that a volume is not used any more; returns whether the Node's status listed it.
+    /// Notes that a pod uses no volume any more.
+    pub(crate) fn leave(&self, pod: &str) {
+        self.volumes().values_mut().for_each(|state| {
+            state.pods.remove(pod);
+        });
+    }
+
+    /// Forgets a volume; returns whether the Node's status listed it.
     pub(crate) fn release(&self, handle: &Handle) -> bool {
         self.volumes().remove(handle).is_some_and(|state| state.in_use)
     }
@@ -119,8 +128,11 @@ impl Drivers {
         self.volumes().get(handle).is_some_and(|state| state.staged)
     }
 
-    pub(crate) fn used(&self) -> Vec<Handle> {
-        self.volumes().keys().cloned().collect()
+    /// Returns the volumes that no pod uses.
+    pub(crate) fn unused(&self) -> Vec<Handle> {
+        let volumes = self.volumes();
+        let unused = volumes.iter().filter(|(_, state)| state.pods.is_empty());
+        unused.map(|(handle, _)| handle.clone()).collect()
     }
 
     /// Returns the Node's `status.volumesInUse`.
@@ -159,11 +171,15 @@ mod tests {
                 volume: "v".to_owned(),
             },
         );
-        assert!(!drivers.take(&handle, false) && drivers.in_use().is_empty());
-        assert!(drivers.take(&handle, true) && !drivers.take(&handle, true));
+        assert!(!drivers.take(&handle, None, false) && drivers.in_use().is_empty());
+        assert!(drivers.take(&handle, Some("a"), true) && !drivers.take(&handle, Some("b"), true));
         assert_eq!(drivers.in_use(), ["kubernetes.io/csi/d^v"]);
+        drivers.leave("a");
+        assert!(drivers.unused().is_empty());
+        drivers.leave("b");
+        assert_eq!(drivers.unused(), [handle.clone()]);
         drivers.note_staged(&handle);
         assert!(drivers.is_staged(&handle) && drivers.release(&handle));
-        assert!(drivers.used().is_empty() && !drivers.is_staged(&handle));
+        assert!(drivers.unused().is_empty() && !drivers.is_staged(&handle));
     }
 }

@@ -19,6 +19,9 @@ pub(crate) async fn pod(context: &Context, uid: &str) -> Result<(), String> {
         }
     }
     files::remove_pod(&context.config.kubelet_directory, uid);
+    if failures.is_empty() {
+        context.drivers.leave(uid);
+    }
     drop(lock);
     release_unused(context).await;
     if failures.is_empty() {
@@ -37,7 +40,6 @@ async fn unpublish(context: &Context, published: &Published) -> Result<(), Strin
         driver.map_err(|why| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {why}"))?;
     let unpublished = driver.unpublish(&handle.volume, target).await;
     unpublished.map_err(|error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {error}"))?;
-    failpoint::reach("unpublished");
     let what = "kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir";
     files::remove(target).map_err(|why| format!("{what} [{}]: {why}", target.display()))
 }
@@ -46,9 +48,10 @@ async fn unpublish(context: &Context, published: &Published) -> Result<(), Strin
 /// for the next call.
 pub(crate) async fn release_unused(context: &Context) {
     let mut released = false;
-    for handle in context.drivers.used() {
+    for handle in context.drivers.unused() {
         let _volume = context.drivers.lock(&handle.unique_name()).await;
-        if files::is_published(&context.config.kubelet_directory, &handle) {
+        // A pod may have come meanwhile.
+        if !context.drivers.unused().contains(&handle) {
             continue;
         }
         match unstage(context, &handle).await {
@@ -80,7 +83,6 @@ async fn unstage(context: &Context, handle: &Handle) -> Result<(), String> {
     if abilities.stages {
         let unstaged = driver.unstage(&handle.volume, &target).await;
         unstaged.map_err(|error| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {error}"))?;
-        failpoint::reach("unstaged");
     }
     files::remove(&target)
 }

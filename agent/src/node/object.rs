@@ -415,6 +415,7 @@ pub(super) fn same(old: &NodeStatus, new: &NodeStatus) -> bool {
             images: status.images.clone().filter(|images| !images.is_empty()),
             node_info: status.node_info.clone(),
             runtime_handlers: status.runtime_handlers.clone(),
+            volumes_in_use: status.volumes_in_use.clone().filter(|volumes| !volumes.is_empty()),
             ..NodeStatus::default()
         };
         for handler in status.runtime_handlers.iter_mut().flatten() {

@@ -1,6 +1,7 @@
 //! Reads the volumes of a pod's claims, and has drivers mount theirs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
@@ -22,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(in crate::pod::worker) async fn fetch(
     context: &Context,
     pod: &Pod,
-    turns: &Turns,
+    turns: &Arc<Turns>,
 ) -> Result<BTreeMap<String, Backing>, String> {
     let mut found = BTreeMap::new();
     let mut problems: Vec<String> = Vec::new();
