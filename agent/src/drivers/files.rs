@@ -39,9 +39,10 @@ pub(crate) fn target(kubelet: &Path, uid: &str, name: &str) -> PathBuf {
     directory.join(name.replace('/', "~")).join("mount")
 }
 
-/// Pods with a directory.
+/// Pods with volumes of drivers.
 pub(crate) fn pods(kubelet: &Path) -> Vec<String> {
     entries(&kubelet.join("pods"))
+        .filter(|path| path.join(PUBLISHED).is_dir())
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
         .collect()
 }

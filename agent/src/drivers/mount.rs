@@ -73,8 +73,8 @@ struct Mount<'a> {
 }
 
 impl Mount<'_> {
-    /// Waits until the volume is attached. The volume stays locked from before the Node says that it
-    /// is in use, as nothing is detached from then on.
+    /// Waits until the volume is attached, and keeps it locked: what the Node says is in use is not
+    /// detached, so this is said before each look.
     async fn attached(&self) -> Result<(OwnedMutexGuard<()>, BTreeMap<String, String>), String> {
         let (handle, drivers) = (&self.spec.handle, &self.context.drivers);
         let attaches = self.object.as_ref().and_then(|object| object.attach_required) != Some(false);

@@ -151,7 +151,7 @@ async fn update_csi_node(context: &Context, driver: &str, entry: Option<&CSINode
         let mut owners = known.metadata.owner_references.iter().flatten();
         if !owners.any(|owner| owner.kind == "Node" && Some(&owner.uid) == node.metadata.uid.as_ref()) {
             let deleted = api.delete(name, &DeleteParams::default()).await;
-            deleted.map_err(|error| told(&error))?;
+            deleted.map(drop).map_err(|error| told(&error))?;
             return Err(format!("CSINode {name:?} was owned by different node, deleted it"));
         }
     }

@@ -99,8 +99,8 @@ impl Drivers {
         lock.lock_owned().await
     }
 
-    /// Notes that a pod uses a volume, or that somebody did before; returns whether the Node's status
-    /// must list it now.
+    /// Notes that a pod uses a volume, or that an earlier agent did; returns whether the Node's
+    /// status must list it now.
     pub(crate) fn take(&self, handle: &Handle, pod: Option<&str>, attached: bool) -> bool {
         let mut volumes = self.volumes();
         let state = volumes.entry(handle.clone()).or_default();
