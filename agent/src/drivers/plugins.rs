@@ -24,7 +24,7 @@ const RELEASE: Duration = Duration::from_secs(30);
 /// First and longest time between two attempts to register a plugin.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 
-/// Inode and time of creation of a socket, which differ for the next one at the same path.
+/// Inode and time of a socket, which differ for the next one at the same path.
 type Identity = (u64, i64, i64);
 
 /// Socket in the directory.
@@ -116,7 +116,7 @@ fn look(registry: &Path) -> BTreeMap<PathBuf, Identity> {
     let sockets = entries.filter_map(|entry| {
         let found = entry.metadata().ok()?;
         let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
-        let identity = (found.ino(), found.ctime(), found.ctime_nsec());
+        let identity = (found.ino(), found.mtime(), found.mtime_nsec());
         (found.file_type().is_socket() && !is_hidden).then(|| (entry.path(), identity))
     });
     sockets.collect()
