@@ -19,8 +19,8 @@ use crate::context::Context;
 const REGISTRY: &str = "plugins_registry";
 /// Interval of looks at the directory.
 const LOOK: Duration = Duration::from_secs(1);
-/// Interval of attempts to release volumes that no pod uses, which drivers may have refused before.
-const RELEASE: Duration = Duration::from_secs(30);
+/// Interval of attempts to release volumes whose release has failed.
+const RETRY: Duration = Duration::from_secs(30);
 /// First and longest time between two attempts to register a plugin.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 
@@ -63,12 +63,8 @@ pub(crate) fn start(context: &Context) {
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     let registry = context.config.kubelet_directory.join(REGISTRY);
     let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
-    let pause = if context.config.secrets_in_memory {
-        LOOK
-    } else {
-        RELEASE
-    };
-    let mut release = Instant::now() + RELEASE;
+    let pause = if context.config.secrets_in_memory { LOOK } else { RETRY };
+    let mut retry = Instant::now() + RETRY;
     loop {
         let found = look(&registry);
         let gone: Vec<(PathBuf, Socket)> = sockets
@@ -102,9 +98,9 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 }
             }
         }
-        if Instant::now() >= release {
-            teardown::release_unused(&context).await;
-            release = Instant::now() + RELEASE;
+        if Instant::now() >= retry {
+            teardown::retry(&context).await;
+            retry = Instant::now() + RETRY;
         }
         sleep(pause).await;
     }

@@ -44,9 +44,27 @@ async fn unpublish(context: &Context, published: &Published) -> Result<(), Strin
     files::remove(target).map_err(|why| format!("{what} [{}]: {why}", target.display()))
 }
 
+/// Tries again what drivers refused, or were not there for: volumes of pods of which nothing else is
+/// left, and those that no pod uses.
+pub(super) async fn retry(context: &Context) {
+    for uid in files::pods(&context.config.kubelet_directory) {
+        // A pod has its own directory before it has volumes of drivers, and until it is torn down.
+        if context.known_pod(&uid).is_some() || context.pod_directory(&uid).exists() {
+            continue;
+        }
+        if let Err(why) = pod(context, &uid).await {
+            warn!(
+                pod = uid,
+                why, "volumes of a pod that is gone could not be unmounted; it will be tried again"
+            );
+        }
+    }
+    release_unused(context).await;
+}
+
 /// Unstages volumes that no pod uses; they then leave the Node's status. A volume that fails stays
 /// for the next call.
-pub(crate) async fn release_unused(context: &Context) {
+async fn release_unused(context: &Context) {
     let mut released = false;
     for handle in context.drivers.unused() {
         let _volume = context.drivers.lock(&handle.unique_name()).await;
