@@ -149,7 +149,9 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         pulls: Semaphore::new(PULLS),
         app_armor: node::apparmor::AppArmor::default(),
         se_linux: node::selinux::SeLinux::default(),
-        devices: Arc::new(node::devices::Devices::open(config.kubelet_directory.join("device-plugins"))),
+        devices: Arc::new(node::devices::Devices::open(
+            config.kubelet_directory.join("device-plugins"),
+        )),
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),
         pods: Mutex::new(BTreeMap::new()),

@@ -43,10 +43,9 @@ pub struct Error {
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, message } = self;
-        match code {
-            Code::Cancelled => write!(formatter, "rpc error: code = Canceled desc = {message}"),
-            code => write!(formatter, "rpc error: code = {code:?} desc = {message}"),
-        }
+        // As Go spells it.
+        let code = format!("{code:?}").replace("Cancelled", "Canceled");
+        write!(formatter, "rpc error: code = {code} desc = {message}")
     }
 }
 

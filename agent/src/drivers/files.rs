@@ -161,7 +161,7 @@ mod tests {
         let data = BTreeMap::from([("driverName", "d"), ("volumeHandle", "h"), ("specVolID", "pv")]);
         write(&mount_point, &data).unwrap();
         write(&staging(home.path(), &handle), &data).unwrap();
-        assert_eq!(staged(home.path()), [handle.clone()]);
+        assert_eq!(staged(home.path()), std::slice::from_ref(&handle));
         let published = Published {
             name: "pv".to_owned(),
             target: mount_point.clone(),

@@ -205,8 +205,8 @@ mod tests {
         let both =
             json!({"metadata": {"labels": {"zone": "z"}, "annotations": {NODE_IDS: "{\"a\":\"1\",\"b\":\"2\"}"}}});
         assert_eq!(change("b", Some("2"), &zone("z")), Ok(Some(both)));
-        let none = json!({"metadata": {"labels": {}, "annotations": {NODE_IDS: null}}});
-        assert_eq!(change("a", None, &BTreeMap::new()), Ok(Some(none)));
+        let cleared = json!({"metadata": {"labels": {}, "annotations": {NODE_IDS: null}}});
+        assert_eq!(change("a", None, &BTreeMap::new()), Ok(Some(cleared)));
         let why =
             "detected topology value collision: driver reported \"zone\":\"y\" but existing label is \"zone\":\"z\"";
         assert_eq!(change("a", Some("1"), &zone("y")), Err(why.to_owned()));

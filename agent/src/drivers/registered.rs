@@ -177,7 +177,7 @@ mod tests {
         drivers.leave("a");
         assert!(drivers.unused().is_empty());
         drivers.leave("b");
-        assert_eq!(drivers.unused(), [handle.clone()]);
+        assert_eq!(drivers.unused(), std::slice::from_ref(&handle));
         drivers.note_staged(&handle);
         assert!(drivers.is_staged(&handle) && drivers.release(&handle));
         assert!(drivers.unused().is_empty() && !drivers.is_staged(&handle));

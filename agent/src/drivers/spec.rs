@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    fn volume(csi: Value, modes: &[&str]) -> PersistentVolume {
+    fn volume(csi: &Value, modes: &[&str]) -> PersistentVolume {
         from_value(json!({"metadata": {"name": "pv"}, "spec": {"csi": csi, "accessModes": modes}})).unwrap()
     }
 
@@ -167,7 +167,7 @@ mod tests {
         let plain = json!({"driver": "d", "volumeHandle": "h"});
         let typed = json!({"driver": "d", "volumeHandle": "h", "fsType": "ext4"});
         let grouped = |csi: &Value, mode: &str, read_only, policy: Option<&str>| {
-            let spec = Spec::persistent(&volume(csi.clone(), &[mode]), read_only).unwrap();
+            let spec = Spec::persistent(&volume(csi, &[mode]), read_only).unwrap();
             let driver = policy.map(|policy| from_value(json!({"fsGroupPolicy": policy})).unwrap());
             spec.is_grouped(&pod, driver.as_ref()).unwrap()
         };
@@ -183,7 +183,7 @@ mod tests {
         assert!(grouped(&plain, "ReadWriteMany", false, Some("File")));
         assert!(!grouped(&plain, "ReadWriteMany", true, Some("File")));
         assert!(!grouped(&typed, "ReadWriteOnce", false, Some("None")));
-        let spec = Spec::persistent(&volume(typed, &["ReadWriteOnce"]), false).unwrap();
+        let spec = Spec::persistent(&volume(&typed, &["ReadWriteOnce"]), false).unwrap();
         spec.is_grouped(&pod, Some(&CSIDriverSpec::default())).unwrap_err();
     }
 

@@ -255,7 +255,7 @@ impl Volumes {
     pub fn mounted(&self, uid: &str, volume: &str) -> Option<PathBuf> {
         let directory = self.pod_directory(uid).ok()?.join(claims::DIRECTORY);
         let directory = directory.join(component(volume).ok()?);
-        subpath::is_mounted(&directory).is_ok_and(|is| is).then_some(directory)
+        is_mounted(&directory).is_ok_and(|is| is).then_some(directory)
     }
 
     /// Groups that the containers of a pod get for its claims.

@@ -234,7 +234,7 @@ mod tests {
             of(folder.path(), "").unwrap().is_empty(),
             "links in directories are none"
         );
-        std::fs::create_dir_all(folder.path().join("shm")).unwrap();
+        fs::create_dir_all(folder.path().join("shm")).unwrap();
         for name in ["card", "shm/x"] {
             let (path, mode) = (folder.path().join(name), Mode::from_bits_truncate(0o640));
             mknod(&path, SFlag::S_IFCHR, mode, makedev(226, 0)).unwrap();

@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::messages::{
@@ -39,7 +39,8 @@ impl Plugin {
             let socket = socket.clone();
             async move { UnixStream::connect(socket).await.map(TokioIo::new) }
         });
-        let connecting = Endpoint::from_static("http://localhost").connect_with_connector(connector);
+        let endpoint = Endpoint::from_static("http://localhost");
+        let connecting = endpoint.connect_with_connector(connector);
         match timeout(CONNECT, connecting).await {
             Ok(Ok(channel)) => Ok(Self(channel)),
             Ok(Err(error)) => Err(format!(
@@ -61,7 +62,9 @@ impl Plugin {
         grpc.ready().await.map_err(|error| image::chain(&error))?;
         let codec: ProstCodec<Empty, ListAndWatchResponse> = ProstCodec::default();
         let answer = grpc.server_streaming(Request::new(Empty {}), path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| told(&status))
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| csi::Error::from(status).to_string())
     }
 
     pub(super) async fn allocate(&self, devices_ids: Vec<String>) -> Result<ContainerAllocateResponse, String> {
@@ -117,15 +120,8 @@ impl Plugin {
         };
         let late = || Err(Status::deadline_exceeded("context deadline exceeded"));
         let answer = timeout(limit, calling).await.unwrap_or_else(|_elapsed| late());
-        answer.map(tonic::Response::into_inner).map_err(|status| told(&status))
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| csi::Error::from(status).to_string())
     }
-}
-
-/// A status in the words of Go's gRPC.
-fn told(status: &Status) -> String {
-    let code = match status.code() {
-        Code::Cancelled => "Canceled".to_owned(),
-        code => format!("{code:?}"),
-    };
-    format!("rpc error: code = {code} desc = {}", status.message())
 }
