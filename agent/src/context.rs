@@ -398,6 +398,11 @@ impl Context {
         discounted.insert(uid.to_owned());
     }
 
+    pub(crate) fn is_discounted(&self, pod: &Pod) -> bool {
+        let discounted = self.discounted.lock().unwrap_or_else(PoisonError::into_inner);
+        discounted.contains(agent_plan::pod::pods::uid(pod))
+    }
+
     /// Returns what the node currently offers to a pod.
     pub(crate) fn host(&self, pod: &Pod) -> Host {
         use agent_plan::pod::pods::uid;

@@ -43,10 +43,7 @@ impl Parts {
     /// Fails if that cannot be made.
     pub fn options(self, machine: &Namespace, folder: &Path, containerd: (&Path, &str)) -> anyhow::Result<Vec<String>> {
         let (address, namespace) = containerd;
-        let mut options = vec![
-            format!("--pod-logs-dir={}", folder.join("log/pods").display()),
-            format!("--kubelet-dir={}", folder.join("kubelet").display()),
-        ];
+        let mut options = vec![format!("--pod-logs-dir={}", folder.join("log/pods").display())];
         if self.containerd {
             options.extend([
                 "--runtime=containerd".to_owned(),

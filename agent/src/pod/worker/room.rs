@@ -53,8 +53,9 @@ impl Worker {
             return;
         }
         let (context, pod) = (Arc::clone(&self.context), Arc::clone(&self.pod));
-        let known = context.known_pods();
-        for ended in known.iter().filter(|known| pods::terminal_phase(known).is_some()) {
+        // As upstream's, devices of a pod that is gone from the API are free.
+        let ended = |known: &Pod| pods::terminal_phase(known).is_some() || context.is_discounted(known);
+        for ended in context.known_pods().iter().filter(|known| ended(known)) {
             context.devices.release(pods::uid(ended));
         }
         let given = Box::pin(context.devices.allocate(&pod));
