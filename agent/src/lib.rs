@@ -51,6 +51,7 @@ use tracing::{info, warn};
 pub use client::{certificates, connection, events, requests, reverse};
 pub use clock::Clock;
 pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
+pub use node::devices::registration::clean as clean_kubelet_directory;
 pub use node::{lock, log_files, machine};
 
 /// Longest time that a failed start waits until the Node has its status.
@@ -150,7 +151,7 @@ pub fn context(config: Config, parts: Parts) -> Result<(Arc<Context>, events::Se
         app_armor: node::apparmor::AppArmor::default(),
         se_linux: node::selinux::SeLinux::default(),
         devices: Arc::new(node::devices::Devices::open(
-            config.kubelet_directory.join("device-plugins"),
+            config.kubelet_directory.join(node::devices::DIRECTORY),
         )),
         starts: Semaphore::new(STARTS),
         drafts: Arc::new(Semaphore::new(DRAFTS)),

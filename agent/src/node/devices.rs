@@ -27,6 +27,8 @@ use tracing::warn;
 use messages::{ContainerAllocateResponse, HEALTHY, ListAndWatchResponse, Options};
 use plugin::Plugin;
 
+/// Directory of the plugins' sockets below the kubelet's.
+pub(crate) const DIRECTORY: &str = "device-plugins";
 /// Time that the devices of a plugin that has ended stay in the node's capacity.
 const STOP_GRACE_PERIOD: Duration = Duration::from_mins(5);
 

@@ -62,10 +62,9 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Err(error) => failures.push(error.to_string()),
     }
-    // What storage drivers have mounted: they are gone.
     let kubelet = arguments.kubelet_directory(&arguments.state_dir);
     let removals = [
-        ("what is mounted for pods of storage drivers", volume::unshare(&kubelet)),
+        ("the plugins' mounts", agent::clean_kubelet_directory(&kubelet)),
         ("the logs", arguments.logs(&arguments.state_dir).purge()),
         ("the socket", trees::remove(&arguments.state_dir.join("agent.sock"))),
     ];

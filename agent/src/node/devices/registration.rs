@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,9 +26,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tracing::{info, warn};
 
-use super::Devices;
 use super::messages::{RegisterRequest, VERSION};
 use super::plugin::Plugin;
+use super::{DIRECTORY, Devices, checkpoint};
 use crate::Error;
 
 /// Name of the socket.
@@ -97,9 +98,15 @@ pub(crate) async fn run(devices: Arc<Devices>) -> Result<Infallible, Error> {
 }
 
 /// Binds the socket anew, and removes those of plugins: they notice and register again
-/// (`CleanupPluginDirectory`).
+/// (`CleanupPluginDirectory`). A kubelet that runs on the machine keeps its own.
 fn listen(directory: &Path) -> io::Result<UnixListener> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(directory)?;
+    if is_served(directory) {
+        return Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "another kubelet serves its kubelet.sock",
+        ));
+    }
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_socket() {
@@ -107,6 +114,36 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
         }
     }
     UnixListener::bind(directory.join(SOCKET))
+}
+
+fn is_served(directory: &Path) -> bool {
+    UnixStream::connect(directory.join(SOCKET)).is_ok()
+}
+
+/// Removes what an agent that has ended left in its stand-in for a kubelet's directory: mounts below
+/// it, the plugins' socket and checkpoint, and directories that are empty. Nothing, if a kubelet runs
+/// there.
+pub fn clean(kubelet: &Path) -> io::Result<()> {
+    let directory = kubelet.join(DIRECTORY);
+    if is_served(&directory) {
+        return Ok(());
+    }
+    volume::unshare(kubelet)?;
+    trees::remove(&directory.join(SOCKET))?;
+    trees::remove(&directory.join(checkpoint::NAME))?;
+    for empty in [
+        DIRECTORY,
+        "plugins/kubernetes.io/csi",
+        "plugins/kubernetes.io",
+        "plugins",
+        "plugins_registry",
+        "pods",
+        "",
+    ] {
+        // Others' files are there, or it never was.
+        fs::remove_dir(kubelet.join(empty)).ok();
+    }
+    Ok(())
 }
 
 /// Handles the gRPC method `Register`.
