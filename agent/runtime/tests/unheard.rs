@@ -52,14 +52,24 @@ async fn a_container_that_ends_its_own_shim_has_run() {
     machine.finish().await;
 }
 
+/// Stops a process, and waits until it has: on a busy machine its other threads run on meanwhile.
+async fn stop(process: i32) {
+    kill(Pid::from_raw(process), Signal::SIGSTOP).unwrap();
+    let has_stopped = || {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+        let mut states = threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+        states.all(|state| state.is_empty() || state.contains(") T "))
+    };
+    eventually("it is stopped", has_stopped).await;
+}
+
 /// Ends the agent once its record of a start is on the disk; the order does not reach containerd,
 /// which ends as well.
 async fn end_all_before_a_start(machine: &mut Machine, id: &str) {
     machine.sandbox("s").await;
     let wanted = machine.container(id, &["/bin/sleep", "1000"]);
     machine.runtime.create_container("s", wanted).await.unwrap();
-    let containerd = Pid::from_raw(machine.daemon.as_ref().unwrap().pid());
-    kill(containerd, Signal::SIGSTOP).unwrap();
+    stop(machine.daemon.as_ref().unwrap().pid()).await;
     let record = machine.directory.path().join("state/sandboxes/s/sandbox.json");
     let noted =
         || std::fs::read_to_string(&record).is_ok_and(|record| record.contains(&format!(r#""starting":["{id}"]"#)));
@@ -130,7 +140,7 @@ async fn a_container_that_ends_with_its_shim_while_its_start_is_not_told_has_not
     assert!(!found.is_empty());
     let Machine { runtime, daemon, .. } = &mut machine;
     let daemon = daemon.as_mut().unwrap();
-    kill(Pid::from_raw(daemon.pid()), Signal::SIGSTOP).unwrap();
+    stop(daemon.pid()).await;
     let noted = || std::fs::read_to_string(&record).is_ok_and(|record| record.contains(r#""starting":["c"]"#));
     let ending = async {
         eventually("it is on disk", noted).await;

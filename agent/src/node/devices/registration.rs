@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -113,7 +113,10 @@ fn listen(directory: &Path) -> io::Result<UnixListener> {
             fs::remove_file(entry.path())?;
         }
     }
-    UnixListener::bind(directory.join(SOCKET))
+    let socket = directory.join(SOCKET);
+    let listener = UnixListener::bind(&socket)?;
+    fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 fn is_served(directory: &Path) -> bool {
