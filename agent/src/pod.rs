@@ -14,7 +14,7 @@ pub(crate) mod instances;
 pub(crate) mod milestones;
 pub(crate) mod orders;
 pub(crate) mod orphans;
-mod pending;
+pub(crate) mod pending;
 pub(crate) mod preempted;
 mod resizes;
 pub(crate) mod started;

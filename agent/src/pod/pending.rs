@@ -77,6 +77,11 @@ pub(crate) async fn look_at_node(context: &Context, pod: &Pod) {
     if is_admitted(pod) || fits && !admission::asks_for_labels(pod) {
         return;
     }
+    read_node(context).await;
+}
+
+/// Reads the Node.
+pub(crate) async fn read_node(context: &Context) {
     let api: Api<Node> = Api::all(context.parts.client.clone());
     match timeout(LOOK, api.get(&context.config.node_name)).await {
         Ok(Ok(node)) => context.see_node(&node),

@@ -134,6 +134,10 @@ pub fn clean(kubelet: &Path) -> io::Result<()> {
     volume::unshare(kubelet)?;
     trees::remove(&directory.join(SOCKET))?;
     trees::remove(&directory.join(checkpoint::NAME))?;
+    let drivers = fs::read_dir(kubelet.join("plugins/kubernetes.io/csi"));
+    for driver in drivers.into_iter().flatten().flatten() {
+        fs::remove_dir(driver.path()).ok();
+    }
     for empty in [
         DIRECTORY,
         "plugins/kubernetes.io/csi",

@@ -13,6 +13,7 @@ use volume::Turns;
 use crate::context::Context;
 use crate::drivers::mount;
 use crate::drivers::spec::Spec;
+use crate::pod::pending::read_node;
 
 /// Number of reads of an unbound claim, and the time between.
 const LOOKS: u32 = 20;
@@ -35,7 +36,12 @@ pub(in crate::pod::worker) async fn fetch(
         }
         match look(context, pod, &claimed).await {
             Ok((mut backing, volume)) => {
-                if context.node().is_some_and(|node| !is_on(&volume, &node)) {
+                let is_here = || context.node().is_none_or(|node| is_on(&volume, &node));
+                if !is_here() {
+                    // A driver or an administrator may have labelled it meanwhile.
+                    read_node(context).await;
+                }
+                if !is_here() {
                     let name = &backing.volume;
                     return Err(format!(
                         "MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
