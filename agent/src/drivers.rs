@@ -7,6 +7,7 @@
 //!
 //! What must outlive the agent is in [`files`], as a kubelet keeps it; [`registered`] is the rest.
 
+pub mod directory;
 pub(crate) mod files;
 pub(crate) mod mount;
 pub(crate) mod nodes;

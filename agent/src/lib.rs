@@ -51,7 +51,7 @@ use tracing::{info, warn};
 pub use client::{certificates, connection, events, requests, reverse};
 pub use clock::Clock;
 pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
-pub use node::devices::registration::clean as clean_kubelet_directory;
+pub use drivers::directory as kubelet_directory;
 pub use node::{lock, log_files, machine};
 
 /// Longest time that a failed start waits until the Node has its status.

@@ -136,6 +136,8 @@ async fn send_status(context: &Context, node: &Node, ready: &Result<(), String>)
     let node = told.as_ref().unwrap_or(node);
     let old = node.status.clone().unwrap_or_default();
     let now = context.now();
+    // A later list of volumes in use is not replaced by this one.
+    let _turn = context.drivers.lock("status").await;
     let new = object::status(context, &old, ready, now);
     if object::same(&old, &new) && now.duration_since(object::heartbeat(&old)).as_secs() < RESEND_SECONDS {
         return Ok(node.clone());

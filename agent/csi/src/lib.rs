@@ -157,7 +157,7 @@ impl Driver {
 
     /// `NodeGetInfo`
     pub async fn info(&self) -> Result<NodeInfo, Error> {
-        call(&self.socket, "/csi.v1.Node/NodeGetInfo", REGISTRATION, Empty {}).await
+        call(&self.socket, "/csi.v1.Node/NodeGetInfo", CALL, Empty {}).await
     }
 
     /// `NodeGetCapabilities`

@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_plan::pod::pods;
 use agent_plan::volume::claims::Place;
 use csi::{Capabilities, Driver, PublishRequest, StageRequest, VolumeCapability};
-use k8s_openapi::api::core::v1::{Pod, Secret, SecretReference};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret, SecretReference};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
 use kube::Api;
 use tokio::sync::OwnedMutexGuard;
@@ -113,11 +113,31 @@ impl Mount<'_> {
             return Err("volume attachment is being deleted".to_owned());
         }
         let status = found.status.unwrap_or_default();
+        // Taken out of the Node's list first, a volume is then detached in any case
+        // (`VerifyControllerAttachedVolume`, `pkg/volume/util/operationexecutor/operation_generator.go`).
+        if status.attached && !self.is_listed().await? {
+            return Err("Volume not attached according to node status".to_owned());
+        }
         if status.attached {
             return Ok(status.attachment_metadata.unwrap_or_default());
         }
         let refused = status.attach_error.and_then(|error| error.message);
         Err(refused.unwrap_or_else(|| format!("volume {volume} is not attached for volume attachment {id}")))
+    }
+
+    /// True if the Node's status lists the volume as attached.
+    async fn is_listed(&self) -> Result<bool, String> {
+        let nodes: Api<Node> = Api::all(self.context.parts.client.clone());
+        let node = nodes
+            .get(&self.context.config.node_name)
+            .await
+            .map_err(|error| told(&error))?;
+        let attached = node
+            .status
+            .and_then(|status| status.volumes_attached)
+            .unwrap_or_default();
+        let own = self.spec.handle.unique_name();
+        Ok(attached.iter().any(|volume| volume.name == own))
     }
 
     /// Stages the volume on the node, once, if its driver does so; returns where.
@@ -139,7 +159,12 @@ impl Mount<'_> {
             ("volumeHandle", handle.volume.as_str()),
             ("driverName", handle.driver.as_str()),
         ];
-        let made = files::write(&target, &data.into()).and_then(|()| files::make(&target));
+        // What is mounted already may hang.
+        let point = || match volume::is_mounted(&target) {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => files::make(&target),
+        };
+        let made = files::write(&target, &data.into()).and_then(|()| point());
         made.map_err(|error| {
             let target = target.display().to_string();
             format!("kubernetes.io/csi: attacher.MountDevice failed to create dir {target:?}:  {error}")

@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 
+use agent::kubelet_directory::clean;
 use agent::lock::Lock;
 use anyhow::bail;
 use volume::Volumes;
@@ -62,9 +63,11 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Err(error) => failures.push(error.to_string()),
     }
-    let kubelet = arguments.kubelet_directory(&arguments.state_dir);
     let removals = [
-        ("the plugins' mounts", agent::clean_kubelet_directory(&kubelet)),
+        (
+            "the plugins' mounts",
+            clean(arguments.kubelet_dir.as_deref(), &arguments.state_dir),
+        ),
         ("the logs", arguments.logs(&arguments.state_dir).purge()),
         ("the socket", trees::remove(&arguments.state_dir.join("agent.sock"))),
     ];

@@ -99,7 +99,7 @@ pub(crate) struct Arguments {
     /// What stands for a kubelet's --root-dir, where plugins register: `/var/lib/kubelet` is where they look. Otherwise `kubelet` in
     /// --state-dir
     #[arg(long, value_name = "DIR")]
-    kubelet_dir: Option<PathBuf>,
+    pub(crate) kubelet_dir: Option<PathBuf>,
     /// Name of the Node
     #[arg(long)]
     pub(crate) node_name: String,
@@ -363,8 +363,7 @@ impl Arguments {
     }
 
     pub(crate) fn kubelet_directory(&self, state_directory: &Path) -> PathBuf {
-        let own = || state_directory.join("kubelet");
-        self.kubelet_dir.clone().unwrap_or_else(own)
+        agent::kubelet_directory::claim(self.kubelet_dir.as_deref(), state_directory)
     }
 
     /// The servers that are asked.

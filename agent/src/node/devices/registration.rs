@@ -124,13 +124,9 @@ fn is_served(directory: &Path) -> bool {
 }
 
 /// Removes what an agent that has ended left in its stand-in for a kubelet's directory: mounts below
-/// it, the plugins' socket and checkpoint, and directories that are empty. Nothing, if a kubelet runs
-/// there.
-pub fn clean(kubelet: &Path) -> io::Result<()> {
+/// it, the plugins' socket and checkpoint, and directories that are empty.
+pub(crate) fn clean(kubelet: &Path) -> io::Result<()> {
     let directory = kubelet.join(DIRECTORY);
-    if is_served(&directory) {
-        return Ok(());
-    }
     volume::unshare(kubelet)?;
     trees::remove(&directory.join(SOCKET))?;
     trees::remove(&directory.join(checkpoint::NAME))?;

@@ -53,8 +53,9 @@ impl Worker {
             return;
         }
         let (context, pod) = (Arc::clone(&self.context), Arc::clone(&self.pod));
-        // As upstream's, devices of a pod that is gone from the API are free.
-        let ended = |known: &Pod| pods::terminal_phase(known).is_some() || context.is_discounted(known);
+        // As upstream's, devices of a pod that is gone from the API are free; one that is preempted runs on.
+        let gone = |known: &Pod| context.is_discounted(known) && !context.preempted.has(pods::uid(known));
+        let ended = |known: &Pod| pods::terminal_phase(known).is_some() || gone(known);
         for ended in context.known_pods().iter().filter(|known| ended(known)) {
             context.devices.release(pods::uid(ended));
         }
