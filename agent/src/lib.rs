@@ -274,6 +274,7 @@ pub async fn run(
     tasks.spawn(node::qos::run(Arc::clone(&context)));
     tasks.spawn(node::oom::run(Arc::clone(&context)));
     tasks.spawn(drivers::plugins::run(Arc::clone(&context)));
+    tasks.spawn(drivers::teardown::run(Arc::clone(&context)));
     tasks.spawn(networking::repair::run(Arc::clone(&context)));
     let (orders, taken) = mpsc::channel(ORDERS);
     // Set here only.

@@ -12,15 +12,13 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::registered::Registered;
-use super::{files, nodes, teardown};
+use super::{files, nodes};
 use crate::Error;
 use crate::context::Context;
 
 const REGISTRY: &str = "plugins_registry";
 /// Interval of looks at the directory.
 const LOOK: Duration = Duration::from_secs(1);
-/// Interval of attempts to release volumes whose release has failed.
-const RETRY: Duration = Duration::from_secs(30);
 /// First and longest time between two attempts to register a plugin.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 
@@ -61,10 +59,11 @@ pub(crate) fn start(context: &Context) {
 
 /// Registers drivers without end.
 pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    if !context.config.secrets_in_memory {
+        return std::future::pending().await;
+    }
     let registry = context.config.kubelet_directory.join(REGISTRY);
     let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
-    let pause = if context.config.secrets_in_memory { LOOK } else { RETRY };
-    let mut retry = Instant::now() + RETRY;
     loop {
         let found = look(&registry);
         let gone: Vec<(PathBuf, Socket)> = sockets
@@ -98,11 +97,7 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
                 }
             }
         }
-        if Instant::now() >= retry {
-            teardown::retry(&context).await;
-            retry = Instant::now() + RETRY;
-        }
-        sleep(pause).await;
+        sleep(LOOK).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest, Sha256};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{Notify, OwnedMutexGuard};
 
 /// A volume of a driver.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +54,8 @@ pub(crate) struct Drivers {
     registered: Mutex<BTreeMap<String, Registered>>,
     volumes: Mutex<BTreeMap<Handle, State>>,
     locks: Mutex<BTreeMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    /// Notified when a pod has left its volumes.
+    pub(crate) left: Notify,
 }
 
 impl Drivers {

@@ -1,12 +1,22 @@
 //! End of drivers' volumes: unpublished with their pod, and unstaged when no pod uses them, before
 //! they may be detached. Succeeds in any state, repeatedly.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::task::JoinSet;
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::files::Published;
 use super::registered::Handle;
 use super::{files, nodes};
+use crate::Error;
 use crate::context::Context;
+
+/// Interval of attempts to release volumes whose release has failed.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// Unpublishes all volumes of a pod; continues after failures.
 pub(crate) async fn pod(context: &Context, uid: &str) -> Result<(), String> {
@@ -23,7 +33,7 @@ pub(crate) async fn pod(context: &Context, uid: &str) -> Result<(), String> {
         context.drivers.leave(uid);
     }
     drop(lock);
-    release_unused(context).await;
+    context.drivers.left.notify_one();
     if failures.is_empty() {
         Ok(())
     } else {
@@ -44,9 +54,19 @@ async fn unpublish(context: &Context, published: &Published) -> Result<(), Strin
     files::remove(target).map_err(|why| format!("{what} [{}]: {why}", target.display()))
 }
 
+/// Unstages volumes without end: the pods that used them do not wait for their drivers.
+pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
+    loop {
+        if timeout(RETRY, context.drivers.left.notified()).await.is_err() {
+            unpublish_orphans(&context).await;
+        }
+        release_unused(&context).await;
+    }
+}
+
 /// Tries again what drivers refused, or were not there for: volumes of pods of which nothing else is
-/// left, and those that no pod uses.
-pub(super) async fn retry(context: &Context) {
+/// left.
+async fn unpublish_orphans(context: &Context) {
     for uid in files::pods(&context.config.kubelet_directory) {
         // A pod has its own directory before it has volumes of drivers, and until it is torn down.
         if context.known_pod(&uid).is_some() || context.pod_directory(&uid).exists() {
@@ -59,30 +79,41 @@ pub(super) async fn retry(context: &Context) {
             );
         }
     }
-    release_unused(context).await;
 }
 
-/// Unstages volumes that no pod uses; they then leave the Node's status. A volume that fails stays
-/// for the next call.
-async fn release_unused(context: &Context) {
-    let mut released = false;
+/// Unstages volumes that no pod uses, side by side; they then leave the Node's status. A volume that
+/// fails stays for the next call.
+async fn release_unused(context: &Arc<Context>) {
+    let mut tasks = JoinSet::new();
     for handle in context.drivers.unused() {
-        let _volume = context.drivers.lock(&handle.unique_name()).await;
-        // A pod may have come meanwhile.
-        if !context.drivers.unused().contains(&handle) {
-            continue;
-        }
-        match unstage(context, &handle).await {
-            Ok(()) => released |= context.drivers.release(&handle),
-            Err(why) => warn!(
-                volume = handle.unique_name(),
-                why, "a volume could not be unstaged; it will be tried again"
-            ),
-        }
+        let context = Arc::clone(context);
+        tasks.spawn(async move { release(&context, &handle).await });
+    }
+    let mut released = false;
+    while let Some(done) = tasks.join_next().await {
+        released |= done.unwrap_or(false);
     }
     if released && let Err(why) = nodes::report_in_use(context).await {
         // The next status of the Node has it.
         warn!(why, "the volumes in use could not be reported");
+    }
+}
+
+/// Unstages a volume unless a pod has come meanwhile; returns whether the Node's status listed it.
+async fn release(context: &Context, handle: &Handle) -> bool {
+    let _volume = context.drivers.lock(&handle.unique_name()).await;
+    if !context.drivers.unused().contains(handle) {
+        return false;
+    }
+    match unstage(context, handle).await {
+        Ok(()) => context.drivers.release(handle),
+        Err(why) => {
+            warn!(
+                volume = handle.unique_name(),
+                why, "a volume could not be unstaged; it will be tried again"
+            );
+            false
+        }
     }
 }
 

@@ -66,6 +66,8 @@ spec:
 struct Driver {
     socket: PathBuf,
     calls: Mutex<Vec<String>>,
+    /// Locked while the driver hangs as it unstages a volume.
+    unstaging: Mutex<()>,
 }
 
 impl Driver {
@@ -119,6 +121,7 @@ impl Driver {
                 Ok(Vec::new())
             }
             "NodeUnstageVolume" => {
+                drop(self.unstaging.lock());
                 let request = UndoRequest::decode(message)?;
                 umount2(request.path.as_str(), MntFlags::empty())?;
                 self.note(format!("unstage {}", request.volume_id));
@@ -181,6 +184,7 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
     let driver = Arc::new(Driver {
         socket: kubelet.join("plugins/csi.sock"),
         calls: Mutex::default(),
+        unstaging: Mutex::default(),
     });
     let runtime = tokio::runtime::Runtime::new()?;
     for path in [&driver.socket, &registration] {
@@ -213,7 +217,10 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
 
     node.machine.kill("skiff-agent")?;
     node.machine.skiff(["up"])?;
-    node.machine.kubectl(["delete", "pod/drawn"])?;
+    let hangs = driver.unstaging.lock().unwrap_or_else(PoisonError::into_inner);
+    // The pod is gone without it.
+    node.machine.kubectl(["delete", "pod/drawn", "--timeout=30s"])?;
+    drop(hangs);
     eventually("the volumes are unmounted in order", || {
         let calls = driver.calls().split_off(wanted.len());
         let told = calls == ["unpublish", "unpublish", "unstage h1"];
