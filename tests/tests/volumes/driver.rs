@@ -219,7 +219,8 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
     node.machine.skiff(["up"])?;
     let hangs = driver.unstaging.lock().unwrap_or_else(PoisonError::into_inner);
     // The pod is gone without it.
-    node.machine.kubectl(["delete", "pod/drawn", "--timeout=30s"])?;
+    node.machine
+        .kubectl(["delete", "pod/drawn", "--grace-period=1", "--timeout=30s"])?;
     drop(hangs);
     eventually("the volumes are unmounted in order", || {
         let calls = driver.calls().split_off(wanted.len());
