@@ -21,8 +21,9 @@ use tonic::{Code, Request, Response, Status};
 use tonic_prost::ProstCodec;
 
 pub use messages::{
-    AccessMode, Empty, MountVolume, NodeCapabilities, NodeCapability, NodeInfo, PluginInfo, PublishRequest,
-    RegistrationStatus, RpcCapability, StageRequest, Topology, UndoRequest, VolumeCapability,
+    AccessMode, CapacityRange, Empty, ExpandRequest, MountVolume, NodeCapabilities, NodeCapability, NodeInfo,
+    PluginInfo, PublishRequest, RegistrationStatus, RpcCapability, StageRequest, Topology, UndoRequest,
+    VolumeCapability,
 };
 
 /// Timeout of a call to a driver (`csiTimeout`, `pkg/volume/csi/csi_plugin.go`).
@@ -69,6 +70,17 @@ impl Error {
             self.code,
             Cancelled | DeadlineExceeded | Unavailable | ResourceExhausted | Aborted
         )
+    }
+
+    /// True if the driver cannot do this while the volume is in use (`inUseError`,
+    /// `pkg/volume/csi/expander.go`).
+    pub fn is_in_use(&self) -> bool {
+        self.code == Code::FailedPrecondition
+    }
+
+    /// True if another attempt would fail, too (`isInfeasibleError`).
+    pub fn is_infeasible(&self) -> bool {
+        matches!(self.code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound)
     }
 
     fn unreached(socket: &Path, error: &tonic::transport::Error) -> Self {
@@ -134,9 +146,12 @@ pub async fn notify(socket: &Path, outcome: Result<(), String>) -> Result<(), Er
 
 /// Abilities of a driver's node service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one of the protocol's")]
 pub struct Capabilities {
     /// `STAGE_UNSTAGE_VOLUME`
     pub stages: bool,
+    /// `EXPAND_VOLUME`
+    pub expands: bool,
     /// `SINGLE_NODE_MULTI_WRITER`
     pub tells_writers: bool,
     /// `VOLUME_MOUNT_GROUP`
@@ -171,6 +186,7 @@ impl Driver {
         };
         Ok(Capabilities {
             stages: has(1),
+            expands: has(3),
             tells_writers: has(5),
             takes_group: has(6),
         })
@@ -184,6 +200,11 @@ impl Driver {
     /// `NodePublishVolume`
     pub async fn publish(&self, request: PublishRequest) -> Result<(), Error> {
         self.change("/csi.v1.Node/NodePublishVolume", request).await
+    }
+
+    /// `NodeExpandVolume`
+    pub async fn expand(&self, request: ExpandRequest) -> Result<(), Error> {
+        self.change("/csi.v1.Node/NodeExpandVolume", request).await
     }
 
     /// `NodeUnstageVolume`

@@ -77,6 +77,8 @@ pub struct RpcCapability {
 /// Use of a volume.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct VolumeCapability {
+    #[prost(message, optional, tag = "1")]
+    pub block: Option<Empty>,
     #[prost(message, optional, tag = "2")]
     pub mount: Option<MountVolume>,
     #[prost(message, optional, tag = "3")]
@@ -139,6 +141,30 @@ pub struct PublishRequest {
     pub volume_context: BTreeMap<String, String>,
 }
 
+/// `NodeExpandVolumeRequest`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ExpandRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(message, optional, tag = "3")]
+    pub capacity_range: Option<CapacityRange>,
+    #[prost(string, tag = "4")]
+    pub staging_target_path: String,
+    #[prost(message, optional, tag = "5")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub secrets: BTreeMap<String, String>,
+}
+
+/// `CapacityRange`.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct CapacityRange {
+    #[prost(int64, tag = "1")]
+    pub required_bytes: i64,
+}
+
 /// `NodeUnstageVolumeRequest` and `NodeUnpublishVolumeRequest`, which have the same fields.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct UndoRequest {
@@ -149,6 +175,15 @@ pub struct UndoRequest {
 }
 
 impl VolumeCapability {
+    /// Use as a block device.
+    pub fn block(mode: &str, driver: Capabilities) -> Self {
+        Self {
+            block: Some(Empty {}),
+            mount: None,
+            ..Self::new("", &[], None, mode, driver)
+        }
+    }
+
     /// Mount with the first access mode of a volume (`asCSIAccessModeV1` and
     /// `asSingleNodeMultiWriterCapableCSIAccessModeV1`, `pkg/volume/csi/csi_client.go`).
     pub fn new(fs_type: &str, options: &[String], group: Option<i64>, mode: &str, driver: Capabilities) -> Self {
@@ -161,6 +196,7 @@ impl VolumeCapability {
             (_, _) => 0,
         };
         Self {
+            block: None,
             mount: Some(MountVolume {
                 fs_type: fs_type.to_owned(),
                 mount_flags: options.to_owned(),

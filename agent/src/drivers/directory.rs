@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use tracing::warn;
@@ -40,22 +41,51 @@ fn is_own(directory: &Path, state_directory: &Path) -> bool {
     fs::read(directory.join(OWNER)).is_ok_and(|owner| owner == state_directory.as_os_str().as_bytes())
 }
 
-/// Removes what the agent, which has ended, left in the directory if it has it: mounts, the sockets
-/// of plugins' registration, and directories that are empty then.
-pub fn clean(chosen: Option<&Path>, state_directory: &Path) -> io::Result<()> {
+/// Removes what the agent, which has ended, left in the directory if it has it: mounts, the records
+/// of drivers' volumes, dead sockets of plugins' registration, and directories that are empty then.
+/// Returns what was done without the drivers, which have ended with their pods.
+pub fn clean(chosen: Option<&Path>, state_directory: &Path) -> io::Result<Vec<String>> {
     let Ok(state_directory) = state_directory.canonicalize() else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let state_directory = &*state_directory;
-    registration::clean(&state_directory.join("kubelet"))?;
+    let mut told = clean_one(&state_directory.join("kubelet"))?;
     let Some(chosen) = chosen.filter(|chosen| is_own(chosen, state_directory)) else {
-        return Ok(());
+        return Ok(told);
     };
-    registration::clean(chosen)?;
+    told.append(&mut clean_one(chosen)?);
     trees::remove(&chosen.join(OWNER))?;
     // Others' files are there.
     fs::remove_dir(chosen).ok();
-    Ok(())
+    Ok(told)
+}
+
+fn clean_one(kubelet: &Path) -> io::Result<Vec<String>> {
+    volume::unshare(kubelet)?;
+    registration::clean(kubelet)?;
+    let told = files::clean(kubelet)?;
+    let sockets = fs::read_dir(kubelet.join(files::REGISTRY))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for socket in sockets.map(|entry| entry.path()) {
+        let refused = UnixStream::connect(&socket).err().map(|error| error.kind());
+        if refused == Some(io::ErrorKind::ConnectionRefused) {
+            trees::remove(&socket)?;
+        }
+    }
+    for empty in [
+        files::STAGED,
+        "plugins/kubernetes.io",
+        "plugins",
+        files::REGISTRY,
+        "pods",
+        "",
+    ] {
+        // Others' files are there, or it never was.
+        fs::remove_dir(kubelet.join(empty)).ok();
+    }
+    Ok(told)
 }
 
 #[cfg(test)]

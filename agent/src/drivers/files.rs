@@ -11,59 +11,114 @@ use std::path::{Path, PathBuf};
 use super::registered::{Handle, hash};
 
 const DATA: &str = "vol_data.json";
+/// Directory of the sockets at which plugins register.
+pub(super) const REGISTRY: &str = "plugins_registry";
 /// Directory of the staged volumes.
-const STAGED: &str = "plugins/kubernetes.io/csi";
-/// Directory of the volumes in a pod's directory.
+pub(super) const STAGED: &str = "plugins/kubernetes.io/csi";
+/// Directory of block devices in it.
+const DEVICES: &str = "volumeDevices";
+/// Directories of the volumes in a pod's directory: file systems and block devices.
 const PUBLISHED: &str = "volumes/kubernetes.io~csi";
+const MAPPED: &str = "volumeDevices/kubernetes.io~csi";
+
+/// Place at which a driver mounts a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Mount point; the driver makes that of a published block device.
+    pub(crate) target: PathBuf,
+    /// Directory of the file that says whose it is.
+    record: PathBuf,
+}
 
 /// Volume that is, or was to be, published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
     /// Name of the persistent volume, or of the pod's own.
     pub(crate) name: String,
-    /// Mount point.
-    pub(crate) target: PathBuf,
+    pub(crate) place: Place,
     /// The volume.
     pub(crate) handle: Handle,
 }
 
-/// Mount point of a staged volume (`makeDeviceMountPath`, `pkg/volume/csi/csi_attacher.go`).
-pub(crate) fn staging(kubelet: &Path, handle: &Handle) -> PathBuf {
-    let directory = kubelet.join(STAGED).join(&handle.driver);
-    directory.join(hash(&handle.volume)).join("globalmount")
+/// Place of a staged volume (`makeDeviceMountPath`, `pkg/volume/csi/csi_attacher.go`).
+pub(crate) fn staging(kubelet: &Path, handle: &Handle) -> Place {
+    let record = kubelet.join(STAGED).join(&handle.driver).join(hash(&handle.volume));
+    Place {
+        target: record.join("globalmount"),
+        record,
+    }
 }
 
-/// Mount point of a volume for a pod.
-pub(crate) fn target(kubelet: &Path, uid: &str, name: &str) -> PathBuf {
-    let directory = kubelet.join("pods").join(uid).join(PUBLISHED);
-    directory.join(name.replace('/', "~")).join("mount")
+/// Place of a volume for a pod.
+pub(crate) fn target(kubelet: &Path, uid: &str, name: &str) -> Place {
+    let record = kubelet
+        .join("pods")
+        .join(uid)
+        .join(PUBLISHED)
+        .join(name.replace('/', "~"));
+    Place {
+        target: record.join("mount"),
+        record,
+    }
+}
+
+/// Place of a staged block device (`GetStagingPath`, `pkg/volume/csi/csi_block.go`).
+pub(crate) fn device_staging(kubelet: &Path, name: &str) -> Place {
+    let devices = kubelet.join(STAGED).join(DEVICES);
+    Place {
+        target: devices.join("staging").join(name),
+        record: devices.join(name).join("data"),
+    }
+}
+
+/// Place of a block device for a pod (`getPublishPath`).
+pub(crate) fn device_target(kubelet: &Path, uid: &str, name: &str) -> Place {
+    Place {
+        target: kubelet.join(STAGED).join(DEVICES).join("publish").join(name).join(uid),
+        record: kubelet.join("pods").join(uid).join(MAPPED).join(name),
+    }
 }
 
 /// Pods with volumes of drivers.
 pub(crate) fn pods(kubelet: &Path) -> Vec<String> {
     entries(&kubelet.join("pods"))
-        .filter(|path| path.join(PUBLISHED).is_dir())
+        .filter(|path| path.join(PUBLISHED).is_dir() || path.join(MAPPED).is_dir())
         .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
         .collect()
 }
 
 /// Volumes of a pod.
 pub(crate) fn of_pod(kubelet: &Path, uid: &str) -> Vec<Published> {
-    let volumes = entries(&kubelet.join("pods").join(uid).join(PUBLISHED));
-    let read = volumes.filter_map(|path| {
+    let pod = kubelet.join("pods").join(uid);
+    let published = |path: PathBuf, is_device: bool| {
+        let name = path.file_name()?.to_str()?.to_owned();
         Some(Published {
-            name: path.file_name()?.to_str()?.to_owned(),
-            target: path.join("mount"),
+            place: if is_device {
+                device_target(kubelet, uid, &name)
+            } else {
+                target(kubelet, uid, &name)
+            },
             handle: read(&path)?,
+            name,
         })
-    });
-    read.collect()
+    };
+    let mounted = entries(&pod.join(PUBLISHED)).filter_map(|path| published(path, false));
+    let mapped = entries(&pod.join(MAPPED)).filter_map(|path| published(path, true));
+    mounted.chain(mapped).collect()
 }
 
 /// Volumes that are staged.
-pub(crate) fn staged(kubelet: &Path) -> Vec<Handle> {
+pub(crate) fn staged(kubelet: &Path) -> Vec<(Handle, Place)> {
     let volumes = entries(&kubelet.join(STAGED)).flat_map(|driver| entries(&driver));
-    volumes.filter_map(|volume| read(&volume)).collect()
+    let mounted = volumes.filter_map(|volume| {
+        let handle = read(&volume)?;
+        Some((handle.clone(), staging(kubelet, &handle)))
+    });
+    let devices = entries(&kubelet.join(STAGED).join(DEVICES)).filter_map(|device| {
+        let place = device_staging(kubelet, device.file_name()?.to_str()?);
+        Some((read(&place.record)?, place))
+    });
+    mounted.chain(devices).collect()
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -80,33 +135,26 @@ fn read(directory: &Path) -> Option<Handle> {
     })
 }
 
-/// True if there is a file that says whose this mount point is.
-pub(crate) fn is_known(target: &Path) -> bool {
-    target.parent().is_some_and(|directory| directory.join(DATA).exists())
-}
-
 /// Creates a directory and those above it, closed to others.
 pub(crate) fn make(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(directory)
 }
 
-/// Writes beside a mount point whose it is.
-pub(crate) fn write(target: &Path, data: &BTreeMap<&str, &str>) -> io::Result<()> {
-    let Some(directory) = target.parent() else {
-        return Ok(());
-    };
-    make(directory)?;
+/// Records whose a place is.
+pub(crate) fn write(place: &Place, data: &BTreeMap<&str, &str>) -> io::Result<()> {
+    make(&place.record)?;
     let mut text = serde_json::to_vec(data)?;
     text.push(b'\n');
     // Replaced at once: a driver's volume without its owner would stay mounted for good.
-    let new = directory.join(".vol_data.json");
+    let new = place.record.join(".vol_data.json");
     fs::write(&new, text)?;
-    fs::rename(new, directory.join(DATA))
+    fs::rename(new, place.record.join(DATA))
 }
 
-/// Removes a mount point on which nothing is mounted, the file beside it, and their directory
+/// Removes a mount point on which nothing is mounted, the record of it, and their directories
 /// (`removeMountDir`, `pkg/volume/csi/csi_mounter.go`).
-pub(crate) fn remove(target: &Path) -> Result<(), String> {
+pub(crate) fn remove(place: &Place) -> Result<(), String> {
+    let Place { target, record } = place;
     let failed = |what: &str, path: &Path, error: &io::Error| {
         format!("kubernetes.io/csi: failed to {what} [{}]: {error}", path.display())
     };
@@ -121,12 +169,16 @@ pub(crate) fn remove(target: &Path) -> Result<(), String> {
         removed = gone(fs::remove_file(target));
     }
     removed.map_err(|error| failed("remove dir", target, &error))?;
-    let Some(directory) = target.parent() else {
-        return Ok(());
-    };
-    let data = directory.join(DATA);
+    let data = record.join(DATA);
     gone(fs::remove_file(&data)).map_err(|error| failed("delete volume data file", &data, &error))?;
-    gone(fs::remove_dir(directory)).map_err(|error| failed("delete volume path", directory, &error))
+    gone(fs::remove_dir(record)).map_err(|error| failed("delete volume path", record, &error))?;
+    if !target.starts_with(record) {
+        // A device's, which other pods may use.
+        for directory in [target.parent(), record.parent()].into_iter().flatten() {
+            fs::remove_dir(directory).ok();
+        }
+    }
+    Ok(())
 }
 
 fn gone(removed: io::Result<()>) -> io::Result<()> {
@@ -139,10 +191,39 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 /// Removes the directories of a pod that has no more volumes; others stay.
 pub(crate) fn remove_pod(kubelet: &Path, uid: &str) {
     let pod = kubelet.join("pods").join(uid);
-    for directory in [pod.join(PUBLISHED), pod.join("volumes"), pod] {
+    let own = [PUBLISHED, "volumes", MAPPED, DEVICES, ""];
+    for directory in own.map(|name| pod.join(name)) {
         // What is not empty stays.
         fs::remove_dir(directory).ok();
     }
+}
+
+/// Removes the records of all volumes, which are not mounted any more: another cluster's agent would
+/// take them for its own. Returns a line for each whose driver was not asked.
+pub(super) fn clean(kubelet: &Path) -> io::Result<Vec<String>> {
+    let mut volumes = staged(kubelet);
+    for uid in pods(kubelet) {
+        let published = of_pod(kubelet, &uid).into_iter();
+        volumes.extend(published.map(|volume| (volume.handle, volume.place)));
+    }
+    let mut told = Vec::new();
+    for (handle, place) in volumes {
+        remove(&place).map_err(io::Error::other)?;
+        let (name, target) = (handle.unique_name(), place.target.display());
+        told.push(format!(
+            "what the storage driver, which was not asked, keeps of {name} at {target}"
+        ));
+    }
+    for uid in pods(kubelet) {
+        remove_pod(kubelet, &uid);
+    }
+    let devices = kubelet.join(STAGED).join(DEVICES);
+    let own = ["staging", "publish"].map(|name| devices.join(name));
+    for directory in own.into_iter().chain(entries(&kubelet.join(STAGED))) {
+        // What is not empty stays.
+        fs::remove_dir(directory).ok();
+    }
+    Ok(told)
 }
 
 #[cfg(test)]
@@ -152,32 +233,42 @@ mod tests {
     #[test]
     fn a_later_agent_finds_the_volumes_and_removes_only_what_is_empty() {
         let home = tempfile::tempdir().unwrap();
+        let home = home.path();
         let handle = Handle {
             driver: "d".to_owned(),
             volume: "h".to_owned(),
         };
-        let mount_point = target(home.path(), "uid", "pv");
-        assert!(mount_point.ends_with("pods/uid/volumes/kubernetes.io~csi/pv/mount"));
+        let (mount, device) = (target(home, "uid", "pv"), device_target(home, "uid", "pv"));
+        assert!(mount.target.ends_with("pods/uid/volumes/kubernetes.io~csi/pv/mount"));
+        assert!(device.target.ends_with("csi/volumeDevices/publish/pv/uid"));
         let data = BTreeMap::from([("driverName", "d"), ("volumeHandle", "h"), ("specVolID", "pv")]);
-        write(&mount_point, &data).unwrap();
-        write(&staging(home.path(), &handle), &data).unwrap();
-        assert_eq!(staged(home.path()), std::slice::from_ref(&handle));
-        let published = Published {
+        let places = [staging(home, &handle), device_staging(home, "pv")];
+        for place in places.iter().chain([&mount, &device]) {
+            write(place, &data).unwrap();
+        }
+        assert_eq!(staged(home), places.map(|place| (handle.clone(), place)));
+        let published = [mount.clone(), device.clone()].map(|place| Published {
             name: "pv".to_owned(),
-            target: mount_point.clone(),
-            handle,
-        };
-        assert_eq!(of_pod(home.path(), "uid"), [published]);
+            place,
+            handle: handle.clone(),
+        });
+        assert_eq!(of_pod(home, "uid"), published);
 
-        make(&mount_point).unwrap();
-        fs::write(mount_point.join("file"), "a user's").unwrap();
-        remove(&mount_point).unwrap_err();
-        remove_pod(home.path(), "uid");
-        assert!(is_known(&mount_point), "the next attempt needs it");
-        fs::remove_file(mount_point.join("file")).unwrap();
-        remove(&mount_point).unwrap();
-        remove(&mount_point).unwrap();
-        remove_pod(home.path(), "uid");
-        assert!(pods(home.path()).is_empty());
+        make(&mount.target).unwrap();
+        fs::write(mount.target.join("file"), "a user's").unwrap();
+        remove(&mount).unwrap_err();
+        remove_pod(home, "uid");
+        assert_eq!(of_pod(home, "uid"), published, "the next attempt needs it");
+        fs::remove_file(mount.target.join("file")).unwrap();
+        for place in [&mount, &mount, &device] {
+            remove(place).unwrap();
+        }
+        remove_pod(home, "uid");
+        assert!(pods(home).is_empty());
+
+        write(&mount, &data).unwrap();
+        assert_eq!(clean(home).unwrap().len(), 3, "the pod's, and where it is staged");
+        assert!(pods(home).is_empty() && staged(home).is_empty());
+        assert_eq!(entries(&home.join(STAGED)).count(), 0);
     }
 }

@@ -2,7 +2,7 @@
 //! `SetUpAt` of `csi_mounter.go`, with their messages.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +29,15 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Attribute of the pod's tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Mounts a volume for a pod, and returns its place; the error is the message of the pod's event.
-pub(crate) async fn set_up(context: &Context, turns: &Arc<Turns>, pod: &Pod, spec: &Spec) -> Result<Place, String> {
+/// Mounts a volume for a pod, and returns its place; the error is the message of the pod's event. One
+/// that is mounted is mounted again, over itself, if its driver wants that.
+pub(crate) async fn set_up(
+    context: &Context,
+    turns: &Arc<Turns>,
+    pod: &Pod,
+    spec: &Spec,
+    is_mounted: bool,
+) -> Result<Option<Place>, String> {
     let _pod = context.drivers.lock(pods::uid(pod)).await;
     let turns = Arc::clone(turns);
     let removed = common::task::spawn_blocking(move || turns.are_removed()).await;
@@ -41,21 +48,26 @@ pub(crate) async fn set_up(context: &Context, turns: &Arc<Turns>, pod: &Pod, spe
     let drivers: Api<CSIDriver> = Api::all(context.parts.client.clone());
     let driver = drivers.get_opt(&spec.handle.driver).await;
     let driver = driver.map_err(|error| failed("SetUp", spec, &told(&error)))?;
+    let object = driver.map(|driver| driver.spec);
+    let again = object.as_ref().and_then(|object| object.requires_republish) == Some(true);
+    if is_mounted && (!again || spec.block) {
+        return Ok(None);
+    }
     let mount = Mount {
         context,
         pod,
         spec,
-        object: driver.map(|driver| driver.spec),
+        object,
     };
     if spec.ephemeral {
         let published = mount.publish(BTreeMap::new(), None).await;
-        return published.map_err(|why| failed("SetUp", spec, &why));
+        return published.map(Some).map_err(|why| failed("SetUp", spec, &why));
     }
     let (_volume, attachment) = mount.attached().await?;
     let staged = mount.stage(&attachment).await;
     let staged = staged.map_err(|why| failed("MountDevice", spec, &why))?;
     let published = mount.publish(attachment, staged).await;
-    published.map_err(|why| failed("SetUp", spec, &why))
+    published.map(Some).map_err(|why| failed("SetUp", spec, &why))
 }
 
 /// Message of a failed step (`GenerateError`,
@@ -150,21 +162,22 @@ impl Mount<'_> {
         if !abilities.stages {
             return Ok(None);
         }
-        let target = files::staging(&self.context.config.kubelet_directory, handle);
+        let place = spec.staging(&self.context.config.kubelet_directory);
+        let target = &place.target;
         if self.context.drivers.is_staged(handle) {
-            return Ok(Some(target));
+            return Ok(Some(place.target));
         }
-        let secrets = self.secret("NodeStageSecretRef", spec.stage_secret.as_ref()).await?;
+        let secrets = secret(self.context, "NodeStageSecretRef", spec.stage_secret.as_ref()).await?;
         let data = [
             ("volumeHandle", handle.volume.as_str()),
             ("driverName", handle.driver.as_str()),
         ];
         // What is mounted already may hang.
-        let point = || match volume::is_mounted(&target) {
+        let point = || match volume::is_mounted(target) {
             Ok(true) => Ok(()),
-            Ok(false) | Err(_) => files::make(&target),
+            Ok(false) | Err(_) => files::make(target),
         };
-        let made = files::write(&target, &data.into()).and_then(|()| point());
+        let made = files::write(&place, &data.into()).and_then(|()| point());
         made.map_err(|error| {
             let target = target.display().to_string();
             format!("kubernetes.io/csi: attacher.MountDevice failed to create dir {target:?}:  {error}")
@@ -178,9 +191,9 @@ impl Mount<'_> {
             volume_context: spec.attributes.clone(),
         };
         let staged = driver.stage(request).await;
-        staged.map_err(|error| clear_after(&target, &error))?;
+        staged.map_err(|error| clear_after(&place, &error))?;
         self.context.drivers.note_staged(handle);
-        Ok(Some(target))
+        Ok(Some(place.target))
     }
 
     async fn publish(
@@ -194,9 +207,7 @@ impl Mount<'_> {
             driver.map_err(|why| format!("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: {why}"))?;
         spec.check_lifecycle(object)?;
         let grouped = spec.is_grouped(self.pod, object)?;
-        let mut secrets = self
-            .secret("NodePublishSecretRef", spec.publish_secret.as_ref())
-            .await?;
+        let mut secrets = secret(self.context, "NodePublishSecretRef", spec.publish_secret.as_ref()).await?;
         let mut attributes = spec.attributes.clone();
         if object.and_then(|object| object.pod_info_on_mount) == Some(true) {
             attributes.extend(spec.pod_info(self.pod));
@@ -212,26 +223,27 @@ impl Mount<'_> {
             let what = "failed to determine if the node service has VOLUME_MOUNT_GROUP capability";
             format!("kubernetes.io/csi: mounter.SetUpAt {what}: {error}")
         })?;
-        let target = files::target(&self.context.config.kubelet_directory, pods::uid(self.pod), &spec.name);
-        let written = files::write(
-            &target,
-            &self.data(&spec.handle.attachment(&self.context.config.node_name)),
-        );
+        let place = spec.target(&self.context.config.kubelet_directory, self.pod);
+        let attachment = spec.handle.attachment(&self.context.config.node_name);
+        let mut written = files::write(&place, &self.data(&attachment));
+        if let Some(directory) = place.target.parent().filter(|_| spec.block) {
+            written = written.and_then(|()| files::make(directory));
+        }
         written.map_err(|error| format!("kubernetes.io/csi: failed to save volume data file: {error}"))?;
         let request = PublishRequest {
             volume_id: spec.handle.volume.clone(),
             publish_context,
             staging_target_path: staged.map(|path| path.display().to_string()).unwrap_or_default(),
-            target_path: target.display().to_string(),
+            target_path: place.target.display().to_string(),
             volume_capability: Some(self.capability(abilities)),
             readonly: spec.read_only,
             secrets,
             volume_context: attributes,
         };
         let published = driver.publish(request).await;
-        published.map_err(|error| clear_after(&target, &error))?;
+        published.map_err(|error| clear_after(&place, &error))?;
         Ok(Place::Published {
-            path: target.display().to_string(),
+            path: place.target.display().to_string(),
             grouped: grouped && !abilities.takes_group,
         })
     }
@@ -249,33 +261,7 @@ impl Mount<'_> {
     }
 
     fn capability(&self, abilities: Capabilities) -> VolumeCapability {
-        let spec = self.spec;
-        let group = fs_group(self.pod).filter(|_| abilities.takes_group);
-        VolumeCapability::new(&spec.fs_type, &spec.options, group, spec.mode(), abilities)
-    }
-
-    /// Returns the contents of a secret that the volume refers to.
-    async fn secret(
-        &self,
-        field: &str,
-        reference: Option<&SecretReference>,
-    ) -> Result<BTreeMap<String, String>, String> {
-        let Some(reference) = reference else {
-            return Ok(BTreeMap::new());
-        };
-        let name = reference.name.as_deref().unwrap_or_default();
-        let namespace = reference.namespace.as_deref().unwrap_or_default();
-        let api: Api<Secret> = Api::namespaced(self.context.parts.client.clone(), namespace);
-        let secret = api.get(name).await.map_err(|error| {
-            let why = told(&error);
-            format!(
-                "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} in the \
-                 namespace {namespace} with error: {why}"
-            )
-        })?;
-        let data = secret.data.unwrap_or_default().into_iter();
-        let texts = data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()));
-        Ok(texts.collect())
+        self.spec.capability(fs_group(self.pod), abilities)
     }
 
     /// Returns the tokens that the driver wants, by audience (`podServiceAccountTokenAttrs`,
@@ -301,10 +287,34 @@ impl Mount<'_> {
     }
 }
 
+/// Returns the contents of a secret that a volume refers to.
+pub(super) async fn secret(
+    context: &Context,
+    field: &str,
+    reference: Option<&SecretReference>,
+) -> Result<BTreeMap<String, String>, String> {
+    let Some(reference) = reference else {
+        return Ok(BTreeMap::new());
+    };
+    let name = reference.name.as_deref().unwrap_or_default();
+    let namespace = reference.namespace.as_deref().unwrap_or_default();
+    let api: Api<Secret> = Api::namespaced(context.parts.client.clone(), namespace);
+    let secret = api.get(name).await.map_err(|error| {
+        let why = told(&error);
+        format!(
+            "fetching {field} {namespace}/{name} failed: kubernetes.io/csi: failed to find the secret {name} in the \
+             namespace {namespace} with error: {why}"
+        )
+    })?;
+    let data = secret.data.unwrap_or_default().into_iter();
+    let texts = data.map(|(key, value)| (key, String::from_utf8_lossy(&value.0).into_owned()));
+    Ok(texts.collect())
+}
+
 /// Removes a mount point if the failed operation on it is over; returns the failure's text.
-fn clear_after(target: &Path, error: &csi::Error) -> String {
+fn clear_after(place: &files::Place, error: &csi::Error) -> String {
     if error.is_final()
-        && let Err(why) = files::remove(target)
+        && let Err(why) = files::remove(place)
     {
         warn!(why, "a mount point could not be removed after a failure");
     }

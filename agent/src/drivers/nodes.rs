@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::client::sources::told;
 use crate::context::Context;
@@ -20,6 +20,16 @@ const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 /// Attempts at an update, and the pause after the first one, which grows (`updateBackoff`).
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(10);
+/// Pause when the attempts at the `CSINode` have failed.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Creates the node's `CSINode`, even before there is a driver, as a kubelet does.
+pub(super) async fn begin(context: &Context) {
+    while let Err(why) = retried(|| async { own_csi_node(context).await.map(drop) }).await {
+        warn!(why, "the CSINode could not be created; it will be tried again");
+        tokio::time::sleep(RETRY).await;
+    }
+}
 
 /// Records a driver that has registered.
 pub(super) async fn install(context: &Context, driver: &str, info: &csi::NodeInfo) -> Result<(), String> {
@@ -133,28 +143,7 @@ fn node_change(
 
 /// Sets or removes a driver's entry in the `CSINode`.
 async fn update_csi_node(context: &Context, driver: &str, entry: Option<&CSINodeDriver>) -> Result<(), String> {
-    let client = context.parts.client.clone();
-    let (api, nodes): (Api<CSINode>, Api<Node>) = (Api::all(client.clone()), Api::all(client));
-    let (name, parameters) = (&context.config.node_name, PostParams::default());
-    let found = api.get_opt(name).await.map_err(|error| told(&error))?;
-    let mut known = match (found, entry) {
-        (Some(found), _) => found,
-        (None, None) => return Ok(()),
-        (None, Some(_)) => {
-            let node = nodes.get(name).await.map_err(|error| told(&error))?;
-            let new = csi_node(name, node.metadata.uid.unwrap_or_default());
-            api.create(&parameters, &new).await.map_err(|error| told(&error))?
-        }
-    };
-    if entry.is_some() {
-        let node = nodes.get(name).await.map_err(|error| told(&error))?;
-        let mut owners = known.metadata.owner_references.iter().flatten();
-        if !owners.any(|owner| owner.kind == "Node" && Some(&owner.uid) == node.metadata.uid.as_ref()) {
-            let deleted = api.delete(name, &DeleteParams::default()).await;
-            deleted.map(drop).map_err(|error| told(&error))?;
-            return Err(format!("CSINode {name:?} was owned by different node, deleted it"));
-        }
-    }
+    let mut known = own_csi_node(context).await?;
     let old = known.spec.drivers.clone();
     if entry.is_some_and(|entry| old.contains(entry)) {
         return Ok(());
@@ -164,8 +153,32 @@ async fn update_csi_node(context: &Context, driver: &str, entry: Option<&CSINode
     if known.spec.drivers == old {
         return Ok(());
     }
-    let replaced = api.replace(name, &parameters, &known).await;
+    let api: Api<CSINode> = Api::all(context.parts.client.clone());
+    let replaced = api
+        .replace(&context.config.node_name, &PostParams::default(), &known)
+        .await;
     replaced.map(drop).map_err(|error| told(&error))
+}
+
+/// Returns the node's `CSINode`, which is created if there is none; that of an earlier Node of this
+/// name is deleted.
+async fn own_csi_node(context: &Context) -> Result<CSINode, String> {
+    let client = context.parts.client.clone();
+    let (api, nodes): (Api<CSINode>, Api<Node>) = (Api::all(client.clone()), Api::all(client));
+    let name = &context.config.node_name;
+    let node = nodes.get(name).await.map_err(|error| told(&error))?;
+    let Some(found) = api.get_opt(name).await.map_err(|error| told(&error))? else {
+        let new = csi_node(name, node.metadata.uid.unwrap_or_default());
+        let created = api.create(&PostParams::default(), &new).await;
+        return created.map_err(|error| told(&error));
+    };
+    let mut owners = found.metadata.owner_references.iter().flatten();
+    if owners.any(|owner| owner.kind == "Node" && Some(&owner.uid) == node.metadata.uid.as_ref()) {
+        return Ok(found);
+    }
+    let deleted = api.delete(name, &DeleteParams::default()).await;
+    deleted.map(drop).map_err(|error| told(&error))?;
+    Err(format!("CSINode {name:?} was owned by different node, deleted it"))
 }
 
 fn csi_node(name: &str, uid: String) -> CSINode {

@@ -16,7 +16,6 @@ use super::{files, nodes};
 use crate::Error;
 use crate::context::Context;
 
-const REGISTRY: &str = "plugins_registry";
 /// Interval of looks at the directory.
 const LOOK: Duration = Duration::from_secs(1);
 /// First and longest time between two attempts to register a plugin.
@@ -41,13 +40,13 @@ pub(crate) fn start(context: &Context) {
         return;
     }
     let kubelet = &context.config.kubelet_directory;
-    for name in [REGISTRY, "plugins", "pods"] {
+    for name in [files::REGISTRY, "plugins", "pods"] {
         if let Err(error) = files::make(&kubelet.join(name)) {
             warn!(path = %kubelet.display(), %error, "storage drivers cannot register: the directory could not be made");
         }
     }
     // As if all were attached: whether one is, its `CSIDriver` says, which may be gone.
-    for handle in files::staged(kubelet) {
+    for (handle, _) in files::staged(kubelet) {
         context.drivers.take(&handle, None, true);
     }
     for uid in files::pods(kubelet) {
@@ -62,8 +61,9 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
     if !context.config.secrets_in_memory {
         return std::future::pending().await;
     }
-    let registry = context.config.kubelet_directory.join(REGISTRY);
+    let registry = context.config.kubelet_directory.join(files::REGISTRY);
     let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
+    nodes::begin(&context).await;
     loop {
         let found = look(&registry);
         let gone: Vec<(PathBuf, Socket)> = sockets

@@ -1,11 +1,14 @@
 //! A volume of a driver as the API describes it, for one pod.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use agent_plan::pod::pods;
+use csi::{Capabilities, VolumeCapability};
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod, SecretReference, Volume};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
+use super::files;
 use super::registered::{Handle, hash};
 
 /// Volume of a driver.
@@ -16,6 +19,8 @@ pub(crate) struct Spec {
     pub(crate) handle: Handle,
     /// True for a volume that the pod itself describes (inline).
     pub(crate) ephemeral: bool,
+    /// True for a block device, which is not mounted.
+    pub(crate) block: bool,
     pub(crate) read_only: bool,
     pub(crate) fs_type: String,
     pub(crate) attributes: BTreeMap<String, String>,
@@ -23,6 +28,7 @@ pub(crate) struct Spec {
     pub(crate) options: Vec<String>,
     pub(crate) stage_secret: Option<SecretReference>,
     pub(crate) publish_secret: Option<SecretReference>,
+    pub(crate) expand_secret: Option<SecretReference>,
 }
 
 impl Spec {
@@ -37,6 +43,7 @@ impl Spec {
                 volume: source.volume_handle,
             },
             ephemeral: false,
+            block: spec.volume_mode.as_deref() == Some("Block"),
             read_only,
             fs_type: source.fs_type.unwrap_or_default(),
             attributes: source.volume_attributes.unwrap_or_default(),
@@ -44,6 +51,7 @@ impl Spec {
             options: spec.mount_options.unwrap_or_default(),
             stage_secret: source.node_stage_secret_ref,
             publish_secret: source.node_publish_secret_ref,
+            expand_secret: source.node_expand_secret_ref,
         })
     }
 
@@ -62,6 +70,7 @@ impl Spec {
             },
             name: volume.name.clone(),
             ephemeral: true,
+            block: false,
             read_only: source.read_only == Some(true),
             fs_type: source.fs_type.unwrap_or_default(),
             attributes: source.volume_attributes.unwrap_or_default(),
@@ -69,7 +78,36 @@ impl Spec {
             options: Vec::new(),
             stage_secret: None,
             publish_secret: secret,
+            expand_secret: None,
         })
+    }
+
+    /// Use of the volume, as the driver is told.
+    pub(super) fn capability(&self, group: Option<i64>, driver: Capabilities) -> VolumeCapability {
+        if self.block {
+            return VolumeCapability::block(self.mode(), driver);
+        }
+        let group = group.filter(|_| driver.takes_group);
+        VolumeCapability::new(&self.fs_type, &self.options, group, self.mode(), driver)
+    }
+
+    /// Place at which it is staged.
+    pub(super) fn staging(&self, kubelet: &Path) -> files::Place {
+        if self.block {
+            files::device_staging(kubelet, &self.name)
+        } else {
+            files::staging(kubelet, &self.handle)
+        }
+    }
+
+    /// Place at which it is published for a pod.
+    pub(super) fn target(&self, kubelet: &Path, pod: &Pod) -> files::Place {
+        let of = if self.block {
+            files::device_target
+        } else {
+            files::target
+        };
+        of(kubelet, pods::uid(pod), &self.name)
     }
 
     /// Access mode that the driver is told.
@@ -118,7 +156,7 @@ impl Spec {
                 );
             }
         };
-        if fs_group(pod).is_none() || policy == "None" || self.read_only {
+        if fs_group(pod).is_none() || policy == "None" || self.read_only || self.block {
             return Ok(false);
         }
         let mut modes = self.modes.iter();

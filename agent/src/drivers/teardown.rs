@@ -43,15 +43,15 @@ pub(crate) async fn pod(context: &Context, uid: &str) -> Result<(), String> {
 
 /// `TearDownAt`, `pkg/volume/csi/csi_mounter.go`
 async fn unpublish(context: &Context, published: &Published) -> Result<(), String> {
-    let Published { target, handle, .. } = published;
+    let Published { place, handle, .. } = published;
     let _volume = context.drivers.lock(&handle.unique_name()).await;
     let driver = context.drivers.get(&handle.driver);
     let driver =
         driver.map_err(|why| format!("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: {why}"))?;
-    let unpublished = driver.unpublish(&handle.volume, target).await;
+    let unpublished = driver.unpublish(&handle.volume, &place.target).await;
     unpublished.map_err(|error| format!("kubernetes.io/csi: Unmounter.TearDownAt failed: {error}"))?;
     let what = "kubernetes.io/csi: Unmounter.TearDownAt failed to clean mount dir";
-    files::remove(target).map_err(|why| format!("{what} [{}]: {why}", target.display()))
+    files::remove(place).map_err(|why| format!("{what} [{}]: {why}", place.target.display()))
 }
 
 /// Unstages volumes without end: the pods that used them do not wait for their drivers.
@@ -119,19 +119,20 @@ async fn release(context: &Context, handle: &Handle) -> bool {
 
 /// `UnmountDevice`, `pkg/volume/csi/csi_attacher.go`
 async fn unstage(context: &Context, handle: &Handle) -> Result<(), String> {
-    let target = files::staging(&context.config.kubelet_directory, handle);
-    if !files::is_known(&target) {
-        return Ok(());
+    let staged = files::staged(&context.config.kubelet_directory).into_iter();
+    for (_, place) in staged.filter(|(known, _)| known == handle) {
+        let driver = context.drivers.get(&handle.driver).map_err(|why| {
+            format!("kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient: {why}")
+        })?;
+        let abilities = driver.capabilities().await.map_err(|error| {
+            let what = "failed to check whether STAGE_UNSTAGE_VOLUME set";
+            format!("kubernetes.io/csi: attacher.UnmountDevice {what}: {error}")
+        })?;
+        if abilities.stages {
+            let unstaged = driver.unstage(&handle.volume, &place.target).await;
+            unstaged.map_err(|error| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {error}"))?;
+        }
+        files::remove(&place)?;
     }
-    let driver = context.drivers.get(&handle.driver).map_err(|why| {
-        format!("kubernetes.io/csi: attacher.UnmountDevice failed to create newCsiDriverClient: {why}")
-    })?;
-    let abilities = driver.capabilities().await.map_err(|error| {
-        format!("kubernetes.io/csi: attacher.UnmountDevice failed to check whether STAGE_UNSTAGE_VOLUME set: {error}")
-    })?;
-    if abilities.stages {
-        let unstaged = driver.unstage(&handle.volume, &target).await;
-        unstaged.map_err(|error| format!("kubernetes.io/csi: attacher.UnmountDevice failed: {error}"))?;
-    }
-    files::remove(&target)
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -28,6 +28,8 @@ const GROUPS: &str = "groups";
 /// Directory below a pod's directory with an empty file for each claim that is not mounted with its
 /// options yet.
 const RESTRICTING: &str = "restricting";
+/// Directory below a pod's directory with a link to the block device of each claim that is one.
+pub(crate) const DEVICES: &str = "devices";
 /// Directory of the mount points in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
@@ -78,6 +80,9 @@ pub(crate) fn mount(
         .claims
         .get(&volume.name)
         .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
+    if backing.block {
+        return link(target, backing);
+    }
     let source = open(backing)?;
     let found = source
         .metadata()
@@ -140,6 +145,25 @@ pub(crate) fn mount(
         return Ok(());
     }
     restrict(target, restricted).map_err(|error| io_error("set the mount options of", target, error))
+}
+
+/// Records the block device behind a claim.
+fn link(target: &Path, backing: &Backing) -> Result<(), Error> {
+    let path = path_of(&backing.place);
+    let kind = fs::metadata(&path).map_err(|error| io_error("look at", &path, error))?;
+    if !kind.file_type().is_block_device() {
+        let (volume, path) = (&backing.volume, path.display());
+        let problem = format!("MapVolume.MapPodDevice failed for volume {volume:?} : {path} is not a block device");
+        return Err(Error::Claim { problem });
+    }
+    let Some(link) = note(target, DEVICES) else {
+        return Ok(());
+    };
+    link.parent().map_or(Ok(()), make_directory)?;
+    match symlink(&path, &link) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error("link", &link, error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Ends a mount whose options were not set before the agent was killed, and notes that this one's are to come.

@@ -242,13 +242,20 @@ impl Volumes {
         Ok(self.pod_directory(pods::uid(pod))?.join(MEMORY))
     }
 
-    /// True if the storage of a claim is mounted for the pod.
+    /// Link to the block device behind a claim of the pod.
+    pub fn device(&self, uid: &str, volume: &str) -> Option<PathBuf> {
+        let devices = self.pod_directory(uid).ok()?.join(claims::DEVICES);
+        let link = devices.join(component(volume).ok()?);
+        link.is_symlink().then_some(link)
+    }
+
+    /// True if the storage of a claim is mounted for the pod, or its block device is there.
     pub fn is_mounted(&self, uid: &str, volume: &str) -> Result<bool, Error> {
-        let directory = self
-            .pod_directory(uid)?
-            .join(claims::DIRECTORY)
-            .join(component(volume)?);
-        claims::is_mounted(&directory)
+        let pod = self.pod_directory(uid)?;
+        if pod.join(claims::DEVICES).join(component(volume)?).is_symlink() {
+            return Ok(true);
+        }
+        claims::is_mounted(&pod.join(claims::DIRECTORY).join(volume))
     }
 
     /// Mount point of a claim's storage for the pod, if it is mounted.

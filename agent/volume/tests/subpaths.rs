@@ -130,6 +130,7 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
         type_: None,
     };
     let backing = Backing {
+        block: false,
         volume: "pv".to_owned(),
         place: AtPath::HostPath(path),
         exclusive: false,
@@ -152,6 +153,7 @@ fn a_pod_that_goes_takes_no_file_system_of_the_machine_with_it() {
 /// A claim with a `local` volume.
 fn local(path: &Path, options: &[&str]) -> Sources {
     let backing = Backing {
+        block: false,
         volume: "pv".to_owned(),
         place: AtPath::Local(path.display().to_string()),
         exclusive: false,

@@ -1,4 +1,4 @@
-//! A CSI driver in the test's process, whose volumes are file systems in memory.
+//! A CSI driver in the test's process, whose volumes are file systems in memory, and one a block device.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,12 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use csi::{NodeCapabilities, NodeCapability, NodeInfo, PluginInfo, PublishRequest, RpcCapability, StageRequest};
-use csi::{RegistrationStatus, Topology, UndoRequest};
+use csi::{ExpandRequest, NodeCapabilities, NodeCapability, NodeInfo, PluginInfo, PublishRequest, RpcCapability};
+use csi::{RegistrationStatus, StageRequest, Topology, UndoRequest};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt as _, Full};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use prost::Message as _;
 use serde_json::Value;
 use tests::machine::eventually;
@@ -21,12 +22,19 @@ use tests::machine::eventually;
 use super::Node;
 
 const NAME: &str = "tmpfs.example.com";
+/// Volume that is a block device.
+const DEVICE: &str = "b1";
 const ZONE: &str = "topology.tmpfs.example.com/zone";
 const MANIFEST: &str = r#"
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
 metadata: {name: tmpfs.example.com}
-spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
+spec:
+  attachRequired: false
+  podInfoOnMount: true
+  requiresRepublish: true
+  fsGroupPolicy: File
+  volumeLifecycleModes: [Persistent, Ephemeral]
 ---
 apiVersion: v1
 kind: PersistentVolume
@@ -47,6 +55,26 @@ spec:
   volumeName: drawer
 ---
 apiVersion: v1
+kind: PersistentVolume
+metadata: {name: slab}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 1Gi}
+  storageClassName: ""
+  volumeMode: Block
+  csi: {driver: tmpfs.example.com, volumeHandle: b1}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: slab}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Gi}}
+  storageClassName: ""
+  volumeMode: Block
+  volumeName: slab
+---
+apiVersion: v1
 kind: Pod
 metadata: {name: drawn}
 spec:
@@ -55,10 +83,13 @@ spec:
   containers:
   - name: main
     image: IMAGE
-    command: [sh, -c, "echo kept > /d/file && echo own > /own/file && sleep 3600"]
+    command: [sh, -c, "test -b /dev/slab && echo kept > /d/file && echo own > /own/file && sleep 3600"]
     volumeMounts: [{name: d, mountPath: /d}, {name: own, mountPath: /own}]
+    volumeDevices: [{name: b, devicePath: /dev/slab}]
   volumes:
   - {name: d, persistentVolumeClaim: {claimName: drawer}}
+  - {name: b, persistentVolumeClaim: {claimName: slab}}
+  - {name: told, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}
   - {name: own, csi: {driver: tmpfs.example.com}}
 "#;
 
@@ -102,28 +133,46 @@ impl Driver {
             }
             .encode_to_vec()),
             "NodeGetCapabilities" => {
-                let rpc = Some(RpcCapability { kind: 1 });
-                let capabilities = vec![NodeCapability { rpc }];
+                // It stages and expands.
+                let of = |kind| NodeCapability {
+                    rpc: Some(RpcCapability { kind }),
+                };
+                let capabilities = vec![of(1), of(3)];
                 Ok(NodeCapabilities { capabilities }.encode_to_vec())
             }
             "NodeStageVolume" => {
                 let request = StageRequest::decode(message)?;
-                memory(&request.staging_target_path)?;
+                if !is_device(request.volume_capability.as_ref()) {
+                    memory(&request.staging_target_path)?;
+                }
                 self.note(format!("stage {} {:?}", request.volume_id, request.volume_context));
                 Ok(Vec::new())
             }
             "NodePublishVolume" => self.publish(&PublishRequest::decode(message)?),
             "NodeUnpublishVolume" => {
                 let request = UndoRequest::decode(message)?;
-                umount2(request.path.as_str(), MntFlags::empty())?;
-                std::fs::remove_dir(&request.path)?;
+                if request.volume_id == DEVICE {
+                    std::fs::remove_file(&request.path)?;
+                } else {
+                    umount2(request.path.as_str(), MntFlags::empty())?;
+                    std::fs::remove_dir(&request.path)?;
+                }
                 self.note("unpublish".to_owned());
+                Ok(Vec::new())
+            }
+            "NodeExpandVolume" => {
+                let request = ExpandRequest::decode(message)?;
+                let bytes = request.capacity_range.unwrap_or_default().required_bytes;
+                assert!(Path::new(&request.volume_path).is_dir(), "{}", request.volume_path);
+                self.note(format!("expand {} {bytes}", request.volume_id));
                 Ok(Vec::new())
             }
             "NodeUnstageVolume" => {
                 drop(self.unstaging.lock());
                 let request = UndoRequest::decode(message)?;
-                umount2(request.path.as_str(), MntFlags::empty())?;
+                if request.volume_id != DEVICE {
+                    umount2(request.path.as_str(), MntFlags::empty())?;
+                }
                 self.note(format!("unstage {}", request.volume_id));
                 Ok(Vec::new())
             }
@@ -137,6 +186,16 @@ impl Driver {
             value.map_or("", String::as_str)
         };
         let target = Path::new(&request.target_path);
+        if target.exists() {
+            self.note(format!("publish again {}", context("ephemeral")));
+            return Ok(Vec::new());
+        }
+        if is_device(request.volume_capability.as_ref()) {
+            let mode = Mode::from_bits_truncate(0o600);
+            mknod(target, SFlag::S_IFBLK, mode, makedev(7, 0))?;
+            self.note(format!("publish {}", request.volume_id));
+            return Ok(Vec::new());
+        }
         std::fs::create_dir(target)?;
         if request.staging_target_path.is_empty() {
             memory(&request.target_path)?;
@@ -147,6 +206,10 @@ impl Driver {
         self.note(format!("publish {} {}", context("pod.name"), context("ephemeral")));
         Ok(Vec::new())
     }
+}
+
+fn is_device(capability: Option<&csi::VolumeCapability>) -> bool {
+    capability.is_some_and(|capability| capability.block.is_some())
 }
 
 fn memory(target: &str) -> anyhow::Result<()> {
@@ -176,8 +239,8 @@ async fn serve(State(driver): State<Arc<Driver>>, request: Request) -> Response 
     response.body(Body::new(body)).expect("a response")
 }
 
-/// A driver mounts the volumes of a claim and of the pod itself, and unmounts them in order, also
-/// for an agent that did not see them mounted.
+/// A driver mounts the volumes of claims and of the pod itself, keeps them up to date, and unmounts
+/// them in order, also for an agent that did not see them mounted.
 pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
     let kubelet = node.machine.state().join("agent/kubelet");
     let registration = kubelet.join("plugins_registry/tmpfs-reg.sock");
@@ -187,13 +250,16 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
         unstaging: Mutex::default(),
     });
     let runtime = tokio::runtime::Runtime::new()?;
+    let nodes = node.get(&["nodes"]).map_err(anyhow::Error::msg)?;
+    let name = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
+    node.until(&format!("csinode/{name}"), "/metadata/ownerReferences/0/name", name)?;
     for path in [&driver.socket, &registration] {
         let _inside = runtime.enter();
         let listener = tokio::net::UnixListener::bind(path)?;
         let router = Router::new().fallback(serve).with_state(Arc::clone(&driver));
         runtime.spawn(async move { axum::serve(listener, router).await });
     }
-    let name = assert_registered(node)?;
+    assert_registered(node, name)?;
     node.apply(home, &MANIFEST.replace("IMAGE", &node.image))?;
     let staged = eventually("the pod writes into its volume", || {
         let drivers = kubelet.join("plugins/kubernetes.io/csi").join(NAME);
@@ -211,9 +277,13 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
     let wanted = [
         "stage h1 {\"color\": \"red\"}",
         "publish drawn false",
+        "stage b1 {}",
+        "publish b1",
         "publish drawn true",
     ];
     assert_eq!(calls, wanted);
+
+    assert_kept(node, &driver)?;
 
     node.machine.kill("skiff-agent")?;
     node.machine.skiff(["up"])?;
@@ -222,9 +292,50 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
     node.machine
         .kubectl(["delete", "pod/drawn", "--grace-period=1", "--timeout=30s"])?;
     drop(hangs);
+    assert_undone(&driver, &kubelet, &staged)?;
+    std::fs::remove_file(&registration)?;
+    eventually("the driver is gone from the node", || {
+        let found = node.get(&[&format!("csinode/{name}")])?;
+        let drivers = found["spec"]["drivers"].as_array().map_or(0, Vec::len);
+        (drivers == 0).then_some(()).ok_or_else(|| found.to_string())
+    })?;
+    node.machine.kubectl(["delete", "pvc/drawer", "pvc/slab"])?;
+    node.machine
+        .kubectl(["delete", "pv/drawer", "pv/slab", "csidriver/tmpfs.example.com"])
+        .map(drop)
+}
+
+/// Mounted volumes become larger, and are mounted again.
+fn assert_kept(node: &Node, driver: &Driver) -> anyhow::Result<()> {
+    let larger = r#"{"spec": {"capacity": {"storage": "2Gi"}}}"#;
+    node.machine.kubectl(["patch", "pv/drawer", "--patch", larger])?;
+    // Otherwise, it is looked at every minute.
+    node.machine.kubectl(["label", "pod/drawn", "looked=at"])?;
+    node.until("pvc/drawer", "/status/capacity/storage", "2Gi")?;
+    for call in ["publish again false", "publish again true", "expand h1 2147483648"] {
+        eventually(call, || {
+            let calls = driver.calls();
+            calls
+                .iter()
+                .any(|known| known == call)
+                .then_some(())
+                .ok_or_else(|| format!("{calls:?}"))
+        })?;
+    }
+    Ok(())
+}
+
+/// The volumes are unmounted in order, and nothing is left of them.
+fn assert_undone(driver: &Driver, kubelet: &Path, staged: &Path) -> anyhow::Result<()> {
     eventually("the volumes are unmounted in order", || {
-        let calls = driver.calls().split_off(wanted.len());
-        let told = calls == ["unpublish", "unpublish", "unstage h1"];
+        let calls = driver.calls();
+        let ends = calls.iter().filter(|call| call.starts_with("un"));
+        let (mut ends, mut last) = (ends.cloned().collect::<Vec<_>>(), Vec::new());
+        if ends.len() == 5 {
+            last = ends.split_off(3);
+            last.sort();
+        }
+        let told = ends == ["unpublish"; 3] && last == ["unstage b1", "unstage h1"];
         told.then_some(()).ok_or_else(|| format!("{calls:?}"))
     })?;
     eventually("nothing is left of them", || {
@@ -236,23 +347,11 @@ pub(crate) fn assert_driven(node: &Node, home: &Path) -> anyhow::Result<()> {
         is_clean
             .then_some(())
             .ok_or_else(|| format!("{mounted} {pods} {staged}"))
-    })?;
-    std::fs::remove_file(&registration)?;
-    eventually("the driver is gone from the node", || {
-        let found = node.get(&[&format!("csinode/{name}")])?;
-        let drivers = found["spec"]["drivers"].as_array().map_or(0, Vec::len);
-        (drivers == 0).then_some(()).ok_or_else(|| found.to_string())
-    })?;
-    node.machine.kubectl(["delete", "pvc/drawer"])?;
-    node.machine
-        .kubectl(["delete", "pv/drawer", "csidriver/tmpfs.example.com"])
-        .map(drop)
+    })
 }
 
-/// The node's objects tell of the driver; returns the node's name.
-fn assert_registered(node: &Node) -> anyhow::Result<String> {
-    let nodes = node.get(&["nodes"]).map_err(anyhow::Error::msg)?;
-    let name = nodes["items"][0]["metadata"]["name"].as_str().unwrap_or_default();
+/// The node's objects tell of the driver.
+fn assert_registered(node: &Node, name: &str) -> anyhow::Result<()> {
     let found = node.until(&format!("csinode/{name}"), "/spec/drivers/0/name", NAME)?;
     let driver = &found["spec"]["drivers"][0];
     assert_eq!(driver["nodeID"], "node-1");
@@ -264,5 +363,5 @@ fn assert_registered(node: &Node) -> anyhow::Result<String> {
     assert_eq!(metadata["labels"][ZONE], "z");
     let ids = &metadata["annotations"]["csi.volume.kubernetes.io/nodeid"];
     assert_eq!(*ids, "{\"tmpfs.example.com\":\"node-1\"}");
-    Ok(name.to_owned())
+    Ok(())
 }

@@ -64,6 +64,8 @@ pub struct Backing {
     pub volume: String,
     /// Location of the storage.
     pub place: Place,
+    /// True for a block device, which is not mounted.
+    pub block: bool,
     /// True if only one pod may use it (`ReadWriteOncePod`).
     pub exclusive: bool,
     /// Group that the containers of the pod get besides their own.
@@ -113,6 +115,9 @@ pub enum ClaimError {
     /// The volume is a block device, which cannot be mounted as a file system.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     Block(String),
+    /// The volume is a file system, which is not used as a block device.
+    #[error("volume {0} has volumeMode Filesystem, but is specified in volumeDevices")]
+    Filesystem(String),
     /// The node has no plugin for this kind of storage.
     #[error(
         "no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath, local and CSI volumes"
@@ -154,6 +159,7 @@ pub fn volume_of(
 
 /// Returns the volume behind the claim that this volume of a pod names.
 pub fn backing(
+    pod: &Pod,
     claimed: &ClaimVolume,
     claim: &PersistentVolumeClaim,
     name: &str,
@@ -173,17 +179,22 @@ pub fn backing(
             claim: own.to_owned(),
         });
     }
-    if spec.volume_mode.as_deref() == Some("Block") {
+    let block = spec.volume_mode.as_deref() == Some("Block");
+    let (mounted, mapped) = uses(pod, &claimed.volume);
+    if block && mounted {
         return Err(ClaimError::Block(claimed.volume.clone()));
     }
+    if !block && mapped {
+        return Err(ClaimError::Filesystem(claimed.volume.clone()));
+    }
     let place = match (&spec.host_path, &spec.local) {
-        (Some(source), _) => Place::HostPath(source.clone()),
+        (Some(source), _) if !block => Place::HostPath(source.clone()),
         (None, Some(source)) => Place::Local(source.path.clone()),
         (None, None) if spec.csi.is_some() => Place::Published {
             path: String::new(),
             grouped: false,
         },
-        (None, None) => return Err(ClaimError::Unsupported(name.to_owned())),
+        (Some(_), _) | (None, None) => return Err(ClaimError::Unsupported(name.to_owned())),
     };
     // A driver mounts with the options itself.
     let options = volume.filter(|_| spec.csi.is_none()).map(options);
@@ -191,10 +202,22 @@ pub fn backing(
     Ok(Backing {
         volume: name.to_owned(),
         place,
+        block,
         exclusive: modes.unwrap_or_default().iter().any(|mode| mode == "ReadWriteOncePod"),
         group: volume.and_then(group),
         options: options.unwrap_or_default(),
     })
+}
+
+/// Returns whether containers of the pod mount a volume, and whether they use it as a block device.
+fn uses(pod: &Pod, volume: &str) -> (bool, bool) {
+    let mut uses = (false, false);
+    for container in pods::all_containers(pod) {
+        let (mounts, devices) = (&container.volume_mounts, &container.volume_devices);
+        uses.0 |= mounts.iter().flatten().any(|mount| mount.name == volume);
+        uses.1 |= devices.iter().flatten().any(|device| device.name == volume);
+    }
+    uses
 }
 
 /// True if a volume can be used on a node: pods that name their node were not scheduled
@@ -300,7 +323,7 @@ mod tests {
             .unwrap()
         };
         let place = |volume: Option<&PersistentVolume>| {
-            backing(&claim_volumes[0], &bound, "v", volume).map(|found| found.place)
+            backing(&pod, &claim_volumes[0], &bound, "v", volume).map(|found| found.place)
         };
         assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local("/d".to_owned())));
         let stolen = place(Some(&persistent("other"))).map_err(|error| error.to_string());
@@ -312,14 +335,42 @@ mod tests {
         spec.local = None;
         spec.csi = from_value(serde_json::json!({"driver": "d.example.com", "volumeHandle": "h"})).unwrap();
         spec.mount_options = Some(vec!["noatime".to_owned()]);
-        let found = backing(&claim_volumes[0], &bound, "v", Some(&driven)).unwrap();
+        let found = backing(&pod, &claim_volumes[0], &bound, "v", Some(&driven)).unwrap();
         assert!(matches!(found.place, Place::Published { .. }) && found.options.is_empty());
         for (text, expected) in [("1234", Some(1234)), ("-1", None), ("staff", None)] {
             let mut volume = persistent("claim");
             volume.metadata.annotations = Some([(GROUP.to_owned(), text.to_owned())].into());
-            let found = backing(&claim_volumes[0], &bound, "v", Some(&volume)).unwrap();
+            let found = backing(&pod, &claim_volumes[0], &bound, "v", Some(&volume)).unwrap();
             assert_eq!(found.group, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn a_block_device_is_not_mounted_and_a_file_system_is_no_device() {
+        let pod = |how: &str| -> Pod {
+            from_value(serde_json::json!({"metadata": {"uid": "u"}, "spec": {
+                "containers": [{"name": "c", how: [{"name": "a", "devicePath": "/dev/a", "mountPath": "/a"}]}],
+                "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}],
+            }}))
+            .unwrap()
+        };
+        let claim: PersistentVolumeClaim = from_value(serde_json::json!({"metadata": {"uid": "claim"}})).unwrap();
+        let found = |how: &str, mode: &str, source: &str| {
+            let volume: PersistentVolume = from_value(serde_json::json!({"spec": {
+                source: {"path": "/dev/sda"}, "volumeMode": mode, "claimRef": {"uid": "claim"},
+            }}))
+            .unwrap();
+            let pod = pod(how);
+            let found = backing(&pod, &claim_volumes(&pod)[0], &claim, "v", Some(&volume));
+            found.map(|found| found.block).map_err(|error| error.to_string())
+        };
+        assert_eq!(found("volumeDevices", "Block", "local"), Ok(true));
+        assert_eq!(found("volumeMounts", "Filesystem", "local"), Ok(false));
+        let told = "volume a has volumeMode Block, but is specified in volumeMounts";
+        assert_eq!(found("volumeMounts", "Block", "local"), Err(told.to_owned()));
+        let told = "volume a has volumeMode Filesystem, but is specified in volumeDevices";
+        assert_eq!(found("volumeDevices", "Filesystem", "local"), Err(told.to_owned()));
+        found("volumeDevices", "Block", "hostPath").unwrap_err();
     }
 
     #[test]

@@ -63,11 +63,9 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         Err(error) => failures.push(error.to_string()),
     }
+    let cleaned = clean(arguments.kubelet_dir.as_deref(), &arguments.state_dir);
     let removals = [
-        (
-            "the plugins' mounts",
-            clean(arguments.kubelet_dir.as_deref(), &arguments.state_dir),
-        ),
+        ("the plugins' mounts", cleaned.map(|kept| tell_left(&kept))),
         ("the logs", arguments.logs(&arguments.state_dir).purge()),
         ("the socket", trees::remove(&arguments.state_dir.join("agent.sock"))),
     ];

@@ -136,6 +136,16 @@ impl Extras {
         Ok(self)
     }
 
+    /// Adds a device of the machine at a path.
+    pub(crate) fn add_device(&mut self, path: &str, host: &Path, permissions: &str) {
+        let device = DeviceSpec {
+            container_path: path.to_owned(),
+            host_path: host.display().to_string(),
+            permissions: permissions.to_owned(),
+        };
+        self.devices.insert(path.to_owned(), device);
+    }
+
     /// Environment variables, as those of an image: the container's own take precedence.
     pub(crate) fn environment(&self) -> impl Iterator<Item = String> + '_ {
         self.environment.iter().map(|(name, value)| format!("{name}={value}"))

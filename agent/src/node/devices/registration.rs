@@ -123,29 +123,13 @@ fn is_served(directory: &Path) -> bool {
     UnixStream::connect(directory.join(SOCKET)).is_ok()
 }
 
-/// Removes what an agent that has ended left in its stand-in for a kubelet's directory: mounts below
-/// it, the plugins' socket and checkpoint, and directories that are empty.
+/// Removes the plugins' socket and checkpoint of an agent that has ended.
 pub(crate) fn clean(kubelet: &Path) -> io::Result<()> {
     let directory = kubelet.join(DIRECTORY);
-    volume::unshare(kubelet)?;
     trees::remove(&directory.join(SOCKET))?;
     trees::remove(&directory.join(checkpoint::NAME))?;
-    let drivers = fs::read_dir(kubelet.join("plugins/kubernetes.io/csi"));
-    for driver in drivers.into_iter().flatten().flatten() {
-        fs::remove_dir(driver.path()).ok();
-    }
-    for empty in [
-        DIRECTORY,
-        "plugins/kubernetes.io/csi",
-        "plugins/kubernetes.io",
-        "plugins",
-        "plugins_registry",
-        "pods",
-        "",
-    ] {
-        // Others' files are there, or it never was.
-        fs::remove_dir(kubelet.join(empty)).ok();
-    }
+    // Plugins' sockets are there, or it never was.
+    fs::remove_dir(directory).ok();
     Ok(())
 }
 

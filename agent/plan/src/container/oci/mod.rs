@@ -51,7 +51,7 @@ pub struct Mount {
     pub labelled: bool,
 }
 
-/// A device node that a device plugin gives to the container.
+/// A device node that the container gets: of a device plugin, or the block device of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The path in the container.
@@ -140,7 +140,7 @@ pub struct Inputs<'a> {
     pub surroundings: &'a Surroundings,
     /// Volumes and the default files.
     pub mounts: &'a [Mount],
-    /// Devices of plugins; a privileged container has all of the machine's instead.
+    /// Devices of plugins and volumes; a privileged container has all of the machine's besides.
     pub devices: &'a [Device],
     /// Abilities of the node.
     pub abilities: &'a Abilities,
@@ -279,9 +279,8 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
     if let Some(quota) = limits.cpu_quota {
         cpu = json!({"shares": limits.cpu_shares, "quota": quota, "period": resources::PERIOD});
     }
-    let devices = inputs.devices.iter().filter(|_| !privileged);
     let mut rules = vec![json!({"allow": privileged, "access": "rwm"})];
-    rules.extend(devices.clone().map(Device::rule));
+    rules.extend(inputs.devices.iter().filter(|_| !privileged).map(Device::rule));
     let mut resources = json!({
         "devices": rules,
         "memory": memory,
@@ -299,7 +298,7 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         resources.insert("hugepageLimits".to_owned(), pages.into());
     }
     let mut linux = json!({"resources": resources, "rootfsPropagation": mounts::propagation(inputs.mounts)});
-    let nodes: Vec<Value> = devices.map(Device::node).collect();
+    let nodes: Vec<Value> = inputs.devices.iter().map(Device::node).collect();
     let unmasked = inputs
         .container
         .security_context

@@ -1,5 +1,5 @@
-//! Devices of the machine in the `/dev` of a container: all of them where it may use all
-//! (`privileged`), or those that its configuration names.
+//! Devices of the machine in the `/dev` of a container: those that its configuration names, and all
+//! where it may use all (`privileged`).
 
 use std::fs;
 use std::io;
@@ -19,8 +19,8 @@ const OWN: [&str; 7] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-cgroup", ".u
 /// Terminal of a container, if it has one.
 const CONSOLE: &str = "console";
 
-/// Adds all devices to a configuration that allows every device; of those that another one names,
-/// keeps the ones outside volumes. Not with user namespaces of a pod: device nodes are useless
+/// Adds all devices to a configuration that allows every device; of those that it names, keeps the
+/// ones outside volumes. Not with user namespaces of a pod: device nodes are useless
 /// there.
 pub(in crate::supervisor) fn add(
     spec: &mut Spec,
@@ -32,10 +32,13 @@ pub(in crate::supervisor) fn add(
     }
     let every = cgroup::every_device(spec);
     let mut linux = spec.linux().clone().unwrap_or_default();
-    let mut found = linux.devices().clone().filter(|_| !every).unwrap_or_default();
+    let mut found = linux.devices().clone().unwrap_or_default();
     if every {
-        find(Path::new(PLACE), Path::new(PLACE), &mut found)
+        let mut all = Vec::new();
+        find(Path::new(PLACE), Path::new(PLACE), &mut all)
             .map_err(|error| Refusal::failed("list the machine's devices", &error))?;
+        all.retain(|device| !found.iter().any(|own| own.path() == device.path()));
+        found.append(&mut all);
     } else if found.is_empty() {
         return Ok(());
     }

@@ -62,13 +62,37 @@ async fn gather(plan: &Plan) -> Result<Gathered, Failure> {
     let surroundings = services::surroundings(context, pod, &plan.addresses).await;
     let surroundings = surroundings.map_err(Failure::configuration)?;
     let extras = Box::pin(context.devices.prepare(pod, container)).await;
+    let mut extras = extras.map_err(Failure::configuration)?;
+    add_volumes(context, pod, container, &mut extras).map_err(Failure::configuration)?;
     Ok(Gathered {
         sources,
         surroundings,
         shown: super::image_volumes::mount(plan).await?,
         pid_of,
-        extras: extras.map_err(Failure::configuration)?,
+        extras,
     })
+}
+
+/// Adds the block devices of claims (`makeBlockVolumes`, `pkg/kubelet/kubelet_pods.go`).
+fn add_volumes(context: &Context, pod: &Pod, container: &Container, extras: &mut Extras) -> Result<(), String> {
+    for device in container.volume_devices.iter().flatten() {
+        let (name, path) = (&device.name, &device.device_path);
+        if !path.starts_with('/') {
+            return Err(format!("error DevicePath `{path}` must be an absolute path"));
+        }
+        let missing = || {
+            format!(
+                "cannot find volume {name:?} to pass into container {:?}",
+                container.name
+            )
+        };
+        let link = context.volumes.device(pods::uid(pod), name).ok_or_else(missing)?;
+        let volume = pods::volumes(pod).iter().find(|volume| volume.name == *name);
+        let claim = volume.and_then(|volume| volume.persistent_volume_claim.as_ref());
+        let read_only = claim.is_some_and(|claim| claim.read_only == Some(true));
+        extras.add_device(path, &link, if read_only { "r" } else { "rwm" });
+    }
+    Ok(())
 }
 
 fn of(plan: &Plan) -> Result<Cow<'_, Container>, Failure> {

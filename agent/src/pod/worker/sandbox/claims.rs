@@ -10,9 +10,11 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use volume::Turns;
 
+use crate::client::events;
 use crate::context::Context;
-use crate::drivers::mount;
+use crate::drivers::expand::expand;
 use crate::drivers::spec::Spec;
+use crate::drivers::{files, mount};
 use crate::pod::pending::read_node;
 
 /// Number of reads of an unbound claim, and the time between.
@@ -29,13 +31,21 @@ pub(in crate::pod::worker) async fn fetch(
     let mut found = BTreeMap::new();
     let mut problems: Vec<String> = Vec::new();
     let mut failed: Vec<String> = Vec::new();
+    let driven = has_mounted(context, pods::uid(pod));
     for claimed in claim_volumes(pod) {
         let mounted = context.volumes.is_mounted(pods::uid(pod), &claimed.volume);
-        if mounted.map_err(|error| image::chain(&error))? {
+        let mounted = mounted.map_err(|error| image::chain(&error))?;
+        if mounted && !driven {
             continue;
         }
         match look(context, pod, &claimed).await {
-            Ok((mut backing, volume)) => {
+            Ok((claim, volume, _)) if mounted => {
+                if let Some(spec) = spec_of(pod, &claimed, &volume) {
+                    keep(context, turns, pod, &spec, Some((&claim, &volume))).await?;
+                }
+            }
+            Err(_) if mounted => {}
+            Ok((claim, volume, mut backing)) => {
                 let is_here = || context.node().is_none_or(|node| is_on(&volume, &node));
                 if !is_here() {
                     // A driver or an administrator may have labelled it meanwhile.
@@ -47,12 +57,10 @@ pub(in crate::pod::worker) async fn fetch(
                         "MountVolume.NodeAffinity check failed for volume {name:?} : no matching NodeSelectorTerms"
                     ));
                 }
-                let read_only = pods::volumes(pod).iter().any(|volume| {
-                    let claim = volume.persistent_volume_claim.as_ref();
-                    volume.name == claimed.volume && claim.is_some_and(|claim| claim.read_only == Some(true))
-                });
-                if let Some(spec) = Spec::persistent(&volume, read_only) {
-                    backing.place = mount::set_up(context, turns, pod, &spec).await?;
+                if let Some(spec) = spec_of(pod, &claimed, &volume) {
+                    let place = mount::set_up(context, turns, pod, &spec, false).await?;
+                    backing.place = place.unwrap_or(backing.place);
+                    expand(context, pod, &spec, &claim, &volume).await?;
                 }
                 found.insert(claimed.volume, backing);
             }
@@ -63,23 +71,7 @@ pub(in crate::pod::worker) async fn fetch(
             }
         }
     }
-    for volume in pods::volumes(pod) {
-        let Some(spec) = Spec::inline(pod, volume) else {
-            continue;
-        };
-        let mounted = context.volumes.is_mounted(pods::uid(pod), &volume.name);
-        if mounted.map_err(|error| image::chain(&error))? {
-            continue;
-        }
-        let backing = Backing {
-            volume: volume.name.clone(),
-            place: mount::set_up(context, turns, pod, &spec).await?,
-            exclusive: false,
-            group: None,
-            options: Vec::new(),
-        };
-        found.insert(volume.name.clone(), backing);
-    }
+    found.append(&mut inline(context, pod, turns).await?);
     if problems.is_empty() {
         return Ok(found);
     }
@@ -91,7 +83,70 @@ pub(in crate::pod::worker) async fn fetch(
     ))
 }
 
-async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<(Backing, PersistentVolume), String> {
+/// Returns the volumes that the pod itself wants of drivers and that are not mounted yet.
+async fn inline(context: &Context, pod: &Pod, turns: &Arc<Turns>) -> Result<BTreeMap<String, Backing>, String> {
+    let mut found = BTreeMap::new();
+    for volume in pods::volumes(pod) {
+        let Some(spec) = Spec::inline(pod, volume) else {
+            continue;
+        };
+        let mounted = context.volumes.is_mounted(pods::uid(pod), &volume.name);
+        if mounted.map_err(|error| image::chain(&error))? {
+            keep(context, turns, pod, &spec, None).await?;
+            continue;
+        }
+        let Some(place) = mount::set_up(context, turns, pod, &spec, false).await? else {
+            continue;
+        };
+        let backing = Backing {
+            volume: volume.name.clone(),
+            place,
+            block: false,
+            exclusive: false,
+            group: None,
+            options: Vec::new(),
+        };
+        found.insert(volume.name.clone(), backing);
+    }
+    Ok(found)
+}
+
+/// True if drivers have mounted volumes for the pod.
+pub(super) fn has_mounted(context: &Context, uid: &str) -> bool {
+    !files::of_pod(&context.config.kubelet_directory, uid).is_empty()
+}
+
+/// What a driver is asked for; `None` if the volume is not a driver's.
+fn spec_of(pod: &Pod, claimed: &ClaimVolume, volume: &PersistentVolume) -> Option<Spec> {
+    let read_only = pods::volumes(pod).iter().any(|volume| {
+        let claim = volume.persistent_volume_claim.as_ref();
+        volume.name == claimed.volume && claim.is_some_and(|claim| claim.read_only == Some(true))
+    });
+    Spec::persistent(volume, read_only)
+}
+
+/// Keeps a mounted volume up to date: it is mounted again for a driver that wants that, and expanded.
+async fn keep(
+    context: &Context,
+    turns: &Arc<Turns>,
+    pod: &Pod,
+    spec: &Spec,
+    claim: Option<(&PersistentVolumeClaim, &PersistentVolume)>,
+) -> Result<(), String> {
+    mount::set_up(context, turns, pod, spec, true).await?;
+    let Some((claim, volume)) = claim else { return Ok(()) };
+    if let Err(why) = expand(context, pod, spec, claim, volume).await {
+        // The pod goes on with the volume as it is.
+        context
+            .recorder
+            .pod(pod, None, events::Kind::Warning, "VolumeResizeFailed", why);
+    }
+    Ok(())
+}
+
+type Found = (PersistentVolumeClaim, PersistentVolume, Backing);
+
+async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<Found, String> {
     let client = &context.parts.client;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), pods::namespace(pod));
     let mut looks = 0;
@@ -112,6 +167,6 @@ async fn look(context: &Context, pod: &Pod, claimed: &ClaimVolume) -> Result<(Ba
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = volumes.get_opt(&name).await.map_err(|error| image::chain(&error))?;
     let claim = claim.unwrap_or_default();
-    let backing = backing(claimed, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())?;
-    Ok((backing, volume.unwrap_or_default()))
+    let backing = backing(pod, claimed, &claim, &name, volume.as_ref()).map_err(|error| error.to_string())?;
+    Ok((claim, volume.unwrap_or_default(), backing))
 }

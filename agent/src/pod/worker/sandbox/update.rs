@@ -20,7 +20,7 @@ use crate::pod::worker::{Done, Worker};
 
 /// Maximum number of watched objects of one pod.
 const WATCHED: usize = 64;
-/// Interval between reads of objects that are not watched.
+/// Interval between reads of objects that are not watched, and of what drivers' volumes need.
 const RESYNC_INTERVAL: Duration = Duration::from_mins(1);
 /// Time until the next attempt after a failure, and until a token is requested again after a failed
 /// renewal.
@@ -85,7 +85,8 @@ impl Worker {
         }
         self.follow_sources();
         let renews = !ProjectedToken::of_volumes(&self.pod).is_empty();
-        let looks = self.shows_more();
+        // Volumes of drivers are expanded, and mounted again.
+        let looks = self.shows_more() || super::claims::has_mounted(&self.context, pods::uid(&self.pod));
         if self.sources.is_empty() && !renews && !looks && !tells_of_itself(&self.pod) {
             return;
         }

@@ -59,8 +59,6 @@ pub fn unsupported(spec: &PodSpec) -> Vec<Invalid> {
 }
 
 fn container(found: &mut Found, container: &Container, path: &str) {
-    let devices = container.volume_devices.as_ref().is_some_and(|all| !all.is_empty());
-    found.refuse(devices, format!("{path}.volumeDevices"));
     let claims = container
         .resources
         .as_ref()

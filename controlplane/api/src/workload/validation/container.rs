@@ -7,7 +7,7 @@ mod probe;
 mod restart;
 mod stop_signal;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EnvFromSource, EnvVar, EnvVarSource, ResourceFieldSelector, SeccompProfile,
@@ -35,8 +35,8 @@ const VARIABLE_FIELDS: &[&str] = &[
 
 /// Context that a pod's containers share.
 pub(super) struct Context<'a> {
-    /// Names of the pod's volumes.
-    pub(super) volumes: BTreeSet<&'a str>,
+    /// Names of the pod's volumes, each with whether it is a claim's.
+    pub(super) volumes: BTreeMap<&'a str, bool>,
     /// Names of the containers so far.
     pub(super) names: BTreeSet<&'a str>,
     /// Host ports so far: protocol, address, number.
@@ -109,6 +109,7 @@ pub(super) fn common<'a>(errors: &mut Vec<Invalid>, container: &'a Container, pa
         variables(errors, source, &format!("{path}.envFrom[{index}]"));
     }
     mounts::mounts(errors, container, &format!("{path}.volumeMounts"), &context.volumes);
+    mounts::devices(errors, container, &format!("{path}.volumeDevices"), &context.volumes);
     let policies = ["Always", "IfNotPresent", "Never"];
     one_of(
         errors,

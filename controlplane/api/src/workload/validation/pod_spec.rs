@@ -6,7 +6,7 @@ mod ephemeral;
 pub(super) mod os;
 pub(super) mod volume;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, Sysctl};
 
@@ -116,7 +116,7 @@ fn own_users(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
     }
 }
 
-fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BTreeSet<&str>) {
+fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BTreeMap<&str, bool>) {
     if spec.containers.is_empty() {
         errors.push(Invalid::required(format!("{path}.containers"), ""));
     }

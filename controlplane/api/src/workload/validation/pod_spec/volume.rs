@@ -1,6 +1,6 @@
 //! Validation of volumes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, GitRepoVolumeSource, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource,
@@ -28,15 +28,16 @@ const FILE_FIELDS: &[&str] = &[
     "metadata.uid",
 ];
 
-/// Validates the volumes of a pod; returns their names.
-pub(super) fn volumes<'a>(errors: &mut Vec<Invalid>, volumes: &'a [Volume], path: &str) -> BTreeSet<&'a str> {
-    let mut known = BTreeSet::new();
+/// Validates the volumes of a pod; returns their names, each with whether it is a claim's.
+pub(super) fn volumes<'a>(errors: &mut Vec<Invalid>, volumes: &'a [Volume], path: &str) -> BTreeMap<&'a str, bool> {
+    let mut known = BTreeMap::new();
     for (index, volume) in volumes.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let field = format!("{path}.name");
         if required(errors, &field, Some(&volume.name)) {
             each(errors, &field, &volume.name, names::dns1123_label(&volume.name));
-            if !known.insert(volume.name.as_str()) {
+            let is_claim = volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some();
+            if known.insert(volume.name.as_str(), is_claim).is_some() {
                 errors.push(Invalid::duplicate(field, &volume.name));
             }
         }
