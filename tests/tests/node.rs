@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::{Clock, Config, Parts};
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Taint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use network::Network;
@@ -38,6 +38,7 @@ struct World {
     clock: Clock,
     ranges: &'static str,
     addresses: &'static [&'static str],
+    registration: agent::Registration,
     agent: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
@@ -68,6 +69,7 @@ impl World {
             clock,
             ranges,
             addresses,
+            registration: agent::Registration::default(),
             agent: None,
         };
         let admin = User::new("kubernetes-admin", ["system:masters"]);
@@ -103,7 +105,7 @@ impl World {
             network_policies: None,
             secrets_in_memory: true,
             instance_id: None,
-            labels: std::collections::BTreeMap::new(),
+            registration: self.registration.clone(),
             flags: Vec::new(),
         };
         let parts = Parts {
@@ -248,6 +250,49 @@ async fn the_node_registers_and_becomes_ready() {
     let leases: Api<k8s_openapi::api::coordination::v1::Lease> = Api::namespaced(world.admin(), "kube-node-lease");
     let renewed = leases.get("n1").await.unwrap().spec.unwrap().renew_time.unwrap().0;
     assert!((world.clock)().duration_since(renewed) < SignedDuration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_node_is_what_its_operator_says_and_has_the_addresses_of_its_cloud() {
+    let mut world = World::start().await;
+    let nodes: Api<Node> = Api::all(world.admin());
+    world.stop_agent().await;
+    nodes.delete("n1", &DeleteParams::default()).await.unwrap();
+    let mut own = Taint {
+        key: "only".to_owned(),
+        effect: "NoExecute".to_owned(),
+        ..Taint::default()
+    };
+    world.registration = agent::Registration {
+        taints: vec![own.clone()],
+        provider_id: Some("cloud://1".to_owned()),
+        external_cloud: true,
+        ..agent::Registration::default()
+    };
+    world.start_agent().await;
+    let node = nodes.get("n1").await.unwrap();
+    let spec = node.spec.unwrap();
+    assert_eq!(spec.provider_id.as_deref(), Some("cloud://1"));
+    let mut taints = spec.taints.unwrap();
+    let initialized = taints.pop().unwrap();
+    assert_eq!(initialized.key, "node.cloudprovider.kubernetes.io/uninitialized");
+    own.time_added.clone_from(&taints.last().unwrap().time_added);
+    assert_eq!(taints.pop(), Some(own));
+    let annotations = node.metadata.annotations.unwrap();
+    assert_eq!(annotations["alpha.kubernetes.io/provided-node-ip"], "192.0.2.1");
+    let stated = serde_json::json!([{"type": "ExternalIP", "address": "203.0.113.9"}]);
+    let change = serde_json::json!({"status": {"addresses": stated}});
+    let change = kube::api::Patch::Merge(change);
+    nodes
+        .patch_status("n1", &kube::api::PatchParams::default(), &change)
+        .await
+        .unwrap();
+    world.stop_agent().await;
+    world.start_agent().await;
+    // Longer than an unchanged status is kept.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    let status = nodes.get("n1").await.unwrap().status.unwrap();
+    assert_eq!(serde_json::to_value(status.addresses).unwrap(), stated);
 }
 
 #[tokio::test(start_paused = true)]

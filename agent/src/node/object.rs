@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
-use crate::context::Context;
+use crate::context::{Context, Registration};
 use crate::networking::announcing;
 
 /// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
@@ -25,6 +25,10 @@ pub(super) const BLOCKED: &str = "PodTrafficBlocked";
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
 /// Taint that keeps pods away until the node is ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Taint of a Node that a cloud controller manager has not initialized yet.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Annotation for cloud controller managers with the node's own addresses.
+const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Annotation for CSI drivers: volumes are attached by the controller.
 const ATTACHED_BY_CONTROLLERS: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Annotation with the machine's ID, which distinguishes machines of one name.
@@ -64,7 +68,8 @@ pub(super) fn node(context: &Context) -> Node {
         ("kubernetes.io/hostname".to_owned(), name.clone()),
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
     ]);
-    labels.extend(context.config.labels.clone());
+    let registration = &context.config.registration;
+    labels.extend(registration.labels.clone());
     let mut annotations = BTreeMap::from([(ATTACHED_BY_CONTROLLERS.to_owned(), "true".to_owned())]);
     annotations.extend(
         context
@@ -73,6 +78,10 @@ pub(super) fn node(context: &Context) -> Node {
             .iter()
             .map(|id| (INSTANCE.to_owned(), id.clone())),
     );
+    if registration.external_cloud {
+        let own: Vec<String> = context.config.addresses.iter().map(ToString::to_string).collect();
+        annotations.insert(PROVIDED.to_owned(), own.join(","));
+    }
     let used = context.allocated_ranges();
     annotations.extend(used.map(|ranges| (USED.to_owned(), ranges.to_string())));
     annotations.extend(announcing::links(context).map(|links| (LINKS.to_owned(), links)));
@@ -88,11 +97,8 @@ pub(super) fn node(context: &Context) -> Node {
         spec: Some(NodeSpec {
             pod_cidr: ranges.first().cloned(),
             pod_cidrs: Some(ranges).filter(|ranges| !ranges.is_empty()),
-            taints: Some(vec![Taint {
-                key: NOT_READY.to_owned(),
-                effect: "NoSchedule".to_owned(),
-                ..Taint::default()
-            }]),
+            provider_id: registration.provider_id.clone(),
+            taints: Some(taints(registration)),
             ..NodeSpec::default()
         }),
         // As upstream's `initialNode`: no pod range that has an address of the machine suits it.
@@ -101,6 +107,19 @@ pub(super) fn node(context: &Context) -> Node {
             ..NodeStatus::default()
         }),
     }
+}
+
+fn taints(registration: &Registration) -> Vec<Taint> {
+    let taint = |key: &str, value: Option<&str>| Taint {
+        key: key.to_owned(),
+        value: value.map(str::to_owned),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    };
+    let mut taints = vec![taint(NOT_READY, None)];
+    taints.extend(registration.taints.iter().filter(|own| own.key != NOT_READY).cloned());
+    taints.extend(registration.external_cloud.then(|| taint(UNINITIALIZED, Some("true"))));
+    taints
 }
 
 fn addresses(context: &Context) -> Vec<NodeAddress> {
@@ -162,6 +181,12 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
     };
     let info = context.parts.runtime.info();
     let extended = extended(old);
+    // Those of a cloud take precedence (`NodeAddress`, `pkg/kubelet/nodestatus/setters.go`).
+    let stated = old
+        .addresses
+        .clone()
+        .filter(|_| context.config.registration.external_cloud);
+    let stated = stated.filter(|addresses| !addresses.is_empty());
     let (in_use, known) = (context.drivers.in_use(), old.volumes_in_use.as_ref());
     let mut allocatable = texts(&context.allocatable);
     let mut capacity = texts(&machine.capacity(context.config.max_pods));
@@ -172,7 +197,7 @@ pub(super) fn status(context: &Context, old: &NodeStatus, ready: &Result<(), Str
         capacity.insert(resource, Quantity(count.capacity.to_string()));
     }
     NodeStatus {
-        addresses: Some(addresses(context)),
+        addresses: Some(stated.unwrap_or_else(|| addresses(context))),
         allocatable: Some(allocatable),
         capacity: Some(capacity),
         conditions: Some(conditions(context, old, ready, now)),

@@ -1,6 +1,5 @@
 //! A node: the real agent over the simulated runtime, network and images.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub async fn run(parts: Parts, name: String, state_directory: PathBuf, cancel: C
         network_policies: None,
         secrets_in_memory: false,
         instance_id: None,
-        labels: BTreeMap::new(),
+        registration: agent::Registration::default(),
         flags: Vec::new(),
     };
     let (context, events) = match agent::context(config, parts) {

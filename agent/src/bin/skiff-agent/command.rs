@@ -1,6 +1,7 @@
 //! The command line.
 
 mod backends;
+mod registration;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -21,6 +22,8 @@ use http::Uri;
 use image::Images;
 use kube::config::Kubeconfig;
 use network::{Cidr, Ranges};
+
+use registration::RegistrationArguments;
 
 use crate::addresses::Choice;
 use crate::proxying::ProxyArguments;
@@ -183,9 +186,8 @@ pub(crate) struct Arguments {
     upkeep: UpkeepArguments,
     #[command(flatten)]
     proxy: ProxyArguments,
-    /// Label of the Node, KEY=VALUE; may be repeated
-    #[arg(long, value_parser = pair)]
-    node_label: Vec<(String, String)>,
+    #[command(flatten)]
+    registration: RegistrationArguments,
     /// Address of the cluster's name server; may be repeated
     #[arg(long)]
     cluster_dns: Vec<IpAddr>,
@@ -353,7 +355,7 @@ impl Arguments {
                 "machine" => machine::instance_id(&self.state_dir),
                 given => given.to_owned(),
             }),
-            labels: self.node_label.iter().cloned().collect(),
+            registration: self.registration.registration()?,
             flags: self.flags.clone(),
         })
     }
