@@ -18,7 +18,7 @@ use nix::mount::{MsFlags, mount as bind};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::tree::ownership;
-use crate::{Error, host_path, io_error, make_directory, subpath};
+use crate::{Error, host_path, io_error, make_directory, nfs, subpath};
 
 /// Directory below a pod's directory with an empty file for each claim whose files get `SELinux`
 /// labels.
@@ -80,8 +80,14 @@ pub(crate) fn mount(
         .claims
         .get(&volume.name)
         .ok_or_else(|| Error::Unsupported(volume.name.clone()))?;
+    if let Some(group) = backing.group {
+        write_note(target, GROUPS, &group.to_string())?;
+    }
     if backing.block {
         return link(target, backing);
+    }
+    if let Place::Nfs(source) = &backing.place {
+        return nfs::mount(target, backing, source, is_read_only(volume));
     }
     let source = open(backing)?;
     let found = source
@@ -110,12 +116,9 @@ pub(crate) fn mount(
             ),
         });
     }
-    let claim = volume.persistent_volume_claim.as_ref();
-    let inline = volume.csi.as_ref();
-    let written = claim.is_none_or(|claim| claim.read_only != Some(true))
-        && inline.is_none_or(|inline| inline.read_only != Some(true));
+    let written = !is_read_only(volume);
     let owned = match backing.place {
-        Place::HostPath(_) => false,
+        Place::HostPath(_) | Place::Nfs(_) => false,
         // The ownership of files that are in use is not changed.
         Place::Local(_) => written && others == 0 && mounted(None)? == 0,
         Place::Published { grouped, .. } => grouped,
@@ -125,9 +128,6 @@ pub(crate) fn mount(
     }
     if !matches!(backing.place, Place::HostPath(_)) && written {
         write_note(target, LABELLED, "")?;
-    }
-    if let Some(group) = backing.group {
-        write_note(target, GROUPS, &group.to_string())?;
     }
     let restricted = flags(&backing.options);
     unbind(target, restricted.is_empty())?;
@@ -145,6 +145,14 @@ pub(crate) fn mount(
         return Ok(());
     }
     restrict(target, restricted).map_err(|error| io_error("set the mount options of", target, error))
+}
+
+/// True if the pod wants the volume read-only.
+fn is_read_only(volume: &Volume) -> bool {
+    let (claim, csi, nfs) = (&volume.persistent_volume_claim, &volume.csi, &volume.nfs);
+    let wanted = claim.as_ref().and_then(|claim| claim.read_only);
+    let wanted = wanted.or(csi.as_ref().and_then(|csi| csi.read_only));
+    wanted.or(nfs.as_ref().and_then(|nfs| nfs.read_only)) == Some(true)
 }
 
 /// Records the block device behind a claim.
@@ -249,6 +257,7 @@ pub(crate) fn groups(pod: &Path) -> Vec<u32> {
 fn path_of(place: &Place) -> PathBuf {
     match place {
         Place::HostPath(source) => PathBuf::from(&source.path),
+        Place::Nfs(source) => PathBuf::from(&source.path),
         Place::Local(path) | Place::Published { path, .. } => PathBuf::from(path),
     }
 }
@@ -266,7 +275,7 @@ fn open(backing: &Backing) -> Result<File, Error> {
             return Err(Error::Claim { problem });
         }
         Place::HostPath(source) => host_path::check(&backing.volume, source)?,
-        Place::Published { .. } => {}
+        Place::Published { .. } | Place::Nfs(_) => {}
         Place::Local(_) if path.is_absolute() => {}
         Place::Local(_) => {
             let problem = format!(

@@ -11,6 +11,7 @@ mod host_path;
 mod local_path;
 mod memory;
 mod mounts;
+mod nfs;
 mod payload;
 mod subpath;
 mod tree;
@@ -366,7 +367,8 @@ fn mounts_below(directory: &Path, failures: &mut Vec<String>) -> Vec<PathBuf> {
 }
 
 fn is_claim(volume: &Volume) -> bool {
-    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.csi.is_some()
+    let is_others = volume.csi.is_some() || volume.nfs.is_some();
+    volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || is_others
 }
 
 /// True for a volume with a directory of its own, which the agent creates.

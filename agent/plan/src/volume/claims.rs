@@ -1,7 +1,9 @@
 //! Volumes behind a pod's `PersistentVolumeClaims`.
 
 use api::pod::affinity;
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 
 use crate::pod::pods;
 
@@ -48,6 +50,8 @@ pub enum Place {
     HostPath(HostPathVolumeSource),
     /// A `local` volume: an existing path; it belongs to the pod's `fsGroup`.
     Local(String),
+    /// A path of an NFS server.
+    Nfs(NFSVolumeSource),
     /// A volume of a CSI driver.
     Published {
         /// Directory at which the driver has mounted it; empty before.
@@ -72,6 +76,20 @@ pub struct Backing {
     pub group: Option<u32>,
     /// Options of the mount, which of paths on the node only a `local` volume may have.
     pub options: Vec<String>,
+}
+
+impl Backing {
+    /// Volume that the pod itself describes.
+    pub fn inline(volume: &str, place: Place) -> Self {
+        Self {
+            volume: volume.to_owned(),
+            place,
+            block: false,
+            exclusive: false,
+            group: None,
+            options: Vec::new(),
+        }
+    }
 }
 
 /// A claim without a usable volume. The texts are upstream's.
@@ -120,7 +138,7 @@ pub enum ClaimError {
     Filesystem(String),
     /// The node has no plugin for this kind of storage.
     #[error(
-        "no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath, local and CSI volumes"
+        "no volume plugin matched for persistent volume {0:?}: this node mounts only hostPath, local, NFS and CSI volumes"
     )]
     Unsupported(String),
 }
@@ -187,14 +205,15 @@ pub fn backing(
     if !block && mapped {
         return Err(ClaimError::Filesystem(claimed.volume.clone()));
     }
-    let place = match (&spec.host_path, &spec.local) {
-        (Some(source), _) if !block => Place::HostPath(source.clone()),
-        (None, Some(source)) => Place::Local(source.path.clone()),
-        (None, None) if spec.csi.is_some() => Place::Published {
+    let place = match (&spec.host_path, &spec.local, &spec.nfs) {
+        (Some(source), _, _) if !block => Place::HostPath(source.clone()),
+        (None, Some(source), _) => Place::Local(source.path.clone()),
+        (None, None, Some(source)) if !block => Place::Nfs(source.clone()),
+        (None, None, None) if spec.csi.is_some() => Place::Published {
             path: String::new(),
             grouped: false,
         },
-        (Some(_), _) | (None, None) => return Err(ClaimError::Unsupported(name.to_owned())),
+        (_, _, _) => return Err(ClaimError::Unsupported(name.to_owned())),
     };
     // A driver mounts with the options itself.
     let options = volume.filter(|_| spec.csi.is_none()).map(options);

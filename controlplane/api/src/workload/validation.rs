@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub(crate) use self::pod_spec::affinity::{node_selector, unique_tolerations, volume_node_affinity};
-pub(crate) use self::pod_spec::volume::volume_path;
+pub(crate) use self::pod_spec::volume::{nfs_path, volume_path};
 use crate::value::cidr::Cidr;
 use crate::value::invalid::Invalid;
 use crate::value::names;

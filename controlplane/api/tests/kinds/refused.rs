@@ -243,12 +243,12 @@ fn what_the_node_agent_cannot_do_names_its_field() {
         &json!({"spec": {"resourceClaims": [{"name": "gpu"}]}}),
         &[&format!("spec.resourceClaims: Forbidden: {node}")],
     );
-    let volume = json!({"name": "v", "nfs": {"server": "s", "path": "/"}});
+    let volume = json!({"name": "v", "iscsi": {"targetPortal": "s", "iqn": "iqn.2030-01.com.example:a", "lun": 0}});
     refused(
         "",
         "pods",
         &json!({"spec": {"volumes": [volume], "containers": [{"name": "a", "image": "b"}]}}),
-        &[&format!("spec.volumes[0].nfs: Forbidden: {node}")],
+        &[&format!("spec.volumes[0].iscsi: Forbidden: {node}")],
     );
     let field = "spec.volumes[0].gitRepo";
     for (repository, expected) in [

@@ -207,6 +207,41 @@ fn volumes() {
 }
 
 #[test]
+fn a_container_has_block_devices_of_claims_at_paths_of_their_own() {
+    let claim = json!({"name": "a", "persistentVolumeClaim": {"claimName": "c"}});
+    let volumes = json!([claim, {"name": "b", "emptyDir": {}}, {"name": "n", "nfs": {"server": "", "path": "x"}}]);
+    let devices = json!([
+        {"name": "a", "devicePath": "/dev/a"}, {"name": "b", "devicePath": "/dev/a"}, {"name": "", "devicePath": ""},
+        {"name": "none", "devicePath": "/dev/../b"},
+    ]);
+    let container = json!({
+        "name": "m", "image": "i", "volumeDevices": devices, "volumeMounts": [{"name": "a", "mountPath": "/dev/a"}],
+    });
+    refused(
+        "",
+        "pods",
+        &json!({"spec": {"volumes": volumes, "containers": [container]}}),
+        &[
+            "spec.volumes[2].nfs.server: Required value",
+            "spec.volumes[2].nfs.path: Invalid value: \"x\": must be an absolute path",
+            "spec.containers[0].volumeMounts[0].name: Invalid value: \"a\": must not already exist in volumeDevices",
+            "spec.containers[0].volumeMounts[0].mountPath: Invalid value: \"/dev/a\": must not already exist as a path in volumeDevices",
+            "spec.containers[0].volumeDevices[0].name: Invalid value: \"a\": must not already exist in volumeMounts",
+            "spec.containers[0].volumeDevices[0].devicePath: Invalid value: \"/dev/a\": must not already exist as a path in volumeMounts",
+            "spec.containers[0].volumeDevices[1].name: Invalid value: \"b\": can only use volume source type of PersistentVolumeClaim or \
+                 Ephemeral for block mode",
+            "spec.containers[0].volumeDevices[1].devicePath: Invalid value: \"/dev/a\": must be unique",
+            "spec.containers[0].volumeDevices[1].devicePath: Invalid value: \"/dev/a\": must not already exist as a path in volumeMounts",
+            "spec.containers[0].volumeDevices[2].name: Required value",
+            "spec.containers[0].volumeDevices[2].name: Not found: \"\"",
+            "spec.containers[0].volumeDevices[2].devicePath: Required value",
+            "spec.containers[0].volumeDevices[3].name: Not found: \"none\"",
+            "spec.containers[0].volumeDevices[3].devicePath: Invalid value: \"/dev/../b\": can not contain backsteps ('..')",
+        ],
+    );
+}
+
+#[test]
 fn changes_of_volumes_and_claims() {
     let fixed = |difference: &str| {
         format!(

@@ -277,7 +277,9 @@ impl Request<'_> {
 
     /// True if the driver of one of the node's volumes needs the Secret there.
     fn has_volume_with(&self, secret: (&str, &str)) -> bool {
-        let volumes = self.store.select(&Prefix::resource("", "persistentvolumes"), |_| true);
+        // Not all are decoded for each Secret.
+        let named = |volume: &Entry| str::from_utf8(&volume.bytes).is_ok_and(|text| text.contains(secret.1));
+        let volumes = self.store.select(&Prefix::resource("", "persistentvolumes"), named);
         let mut volumes = volumes
             .iter()
             .filter_map(|volume| serde_json::from_slice::<PersistentVolume>(&volume.bytes).ok());

@@ -111,7 +111,8 @@ fn is_early(plan: &Plan, container: &Container) -> bool {
     let unlabelled = matches!(context.se_linux.level(&plan.sandbox), Ok(None));
     let profiled = oci::localhost_profile(pod, container).is_some() || !context.app_armor.knows(pod, container);
     // Claims may come with a group for all containers.
-    let claimless = claim_volumes(pod).is_empty() && pods::volumes(pod).iter().all(|volume| volume.csi.is_none());
+    let mut volumes = pods::volumes(pod).iter();
+    let claimless = claim_volumes(pod).is_empty() && volumes.all(|volume| volume.csi.is_none() && volume.nfs.is_none());
     unlabelled && !profiled && claimless && !sees_devices(container) && !looks_into_volumes(container)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_plan::pod::pods;
-use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, backing, claim_volumes, is_on, volume_of};
+use agent_plan::volume::claims::{Backing, ClaimError, ClaimVolume, Place, backing, claim_volumes, is_on, volume_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use volume::Turns;
@@ -83,30 +83,25 @@ pub(in crate::pod::worker) async fn fetch(
     ))
 }
 
-/// Returns the volumes that the pod itself wants of drivers and that are not mounted yet.
+/// Returns the volumes that the pod itself wants of drivers and NFS servers and that are not mounted
+/// yet.
 async fn inline(context: &Context, pod: &Pod, turns: &Arc<Turns>) -> Result<BTreeMap<String, Backing>, String> {
     let mut found = BTreeMap::new();
-    for volume in pods::volumes(pod) {
-        let Some(spec) = Spec::inline(pod, volume) else {
-            continue;
-        };
+    let volumes = pods::volumes(pod).iter();
+    for volume in volumes.filter(|volume| volume.csi.is_some() || volume.nfs.is_some()) {
         let mounted = context.volumes.is_mounted(pods::uid(pod), &volume.name);
-        if mounted.map_err(|error| image::chain(&error))? {
-            keep(context, turns, pod, &spec, None).await?;
-            continue;
-        }
-        let Some(place) = mount::set_up(context, turns, pod, &spec, false).await? else {
-            continue;
+        let mounted = mounted.map_err(|error| image::chain(&error))?;
+        let place = match (Spec::inline(pod, volume), &volume.nfs) {
+            (Some(spec), _) if mounted => {
+                keep(context, turns, pod, &spec, None).await?;
+                None
+            }
+            (Some(spec), _) => mount::set_up(context, turns, pod, &spec, false).await?,
+            (None, Some(source)) if !mounted => Some(Place::Nfs(source.clone())),
+            (None, _) => None,
         };
-        let backing = Backing {
-            volume: volume.name.clone(),
-            place,
-            block: false,
-            exclusive: false,
-            group: None,
-            options: Vec::new(),
-        };
-        found.insert(volume.name.clone(), backing);
+        let backing = place.map(|place| Backing::inline(&volume.name, place));
+        found.extend(backing.map(|backing| (volume.name.clone(), backing)));
     }
     Ok(found)
 }

@@ -10,8 +10,8 @@ use crate::value::names;
 use crate::value::quantity::Quantity;
 use crate::workload::validation::storage::csi_driver;
 use crate::workload::validation::{
-    IMMUTABLE, difference, each, immutable, internal, non_empty, one_of_or_none, required, volume_node_affinity,
-    volume_path,
+    IMMUTABLE, difference, each, immutable, internal, nfs_path, non_empty, one_of_or_none, required,
+    volume_node_affinity, volume_path,
 };
 
 /// Fields of the spec that are not volume sources.
@@ -140,11 +140,7 @@ fn sources(errors: &mut Vec<Invalid>, spec: &PersistentVolumeSpec) {
         }
     }
     if let Some(nfs) = &spec.nfs {
-        required(errors, "spec.nfs.server", Some(&nfs.server));
-        required(errors, "spec.nfs.path", Some(&nfs.path));
-        if !nfs.path.starts_with('/') {
-            errors.push(Invalid::value("spec.nfs.path", &nfs.path, "must be an absolute path"));
-        }
+        nfs_path(errors, nfs, "spec.nfs");
     }
     drivers::validate(errors, spec);
     if let Some(csi) = &spec.csi {

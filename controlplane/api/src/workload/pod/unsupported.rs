@@ -82,7 +82,6 @@ fn volume(found: &mut Found, volume: &Volume, path: &str) {
         (volume.gce_persistent_disk.is_some(), "gcePersistentDisk"),
         (volume.glusterfs.is_some(), "glusterfs"),
         (volume.iscsi.is_some(), "iscsi"),
-        (volume.nfs.is_some(), "nfs"),
         (volume.photon_persistent_disk.is_some(), "photonPersistentDisk"),
         (volume.portworx_volume.is_some(), "portworxVolume"),
         (volume.quobyte.is_some(), "quobyte"),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, GitRepoVolumeSource, HostPathVolumeSource, KeyToPath, ProjectedVolumeSource,
-    ServiceAccountTokenProjection, Volume, VolumeProjection,
+    DownwardAPIVolumeFile, GitRepoVolumeSource, HostPathVolumeSource, KeyToPath, NFSVolumeSource,
+    ProjectedVolumeSource, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 use serde_json::Value;
 
@@ -67,6 +67,9 @@ fn sources(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
 fn details(errors: &mut Vec<Invalid>, volume: &Volume, path: &str) {
     if let Some(host) = &volume.host_path {
         volume_path(errors, host, &format!("{path}.hostPath"));
+    }
+    if let Some(nfs) = &volume.nfs {
+        nfs_path(errors, nfs, &format!("{path}.nfs"));
     }
     if let Some(repository) = &volume.git_repo {
         git_repository(errors, repository, &format!("{path}.gitRepo"));
@@ -137,6 +140,16 @@ fn git_repository(errors: &mut Vec<Invalid>, source: &GitRepoVolumeSource, path:
         errors.push(Invalid::value(&field, directory, "must be a relative path"));
     }
     no_backsteps(errors, &field, directory);
+}
+
+/// Validates a path of an NFS server.
+pub(crate) fn nfs_path(errors: &mut Vec<Invalid>, nfs: &NFSVolumeSource, path: &str) {
+    required(errors, &format!("{path}.server"), Some(&nfs.server));
+    required(errors, &format!("{path}.path"), Some(&nfs.path));
+    if !nfs.path.starts_with('/') {
+        let detail = "must be an absolute path";
+        errors.push(Invalid::value(format!("{path}.path"), &nfs.path, detail));
+    }
 }
 
 /// Validates a host path.
