@@ -5,10 +5,14 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use common::task::JoinSet;
+use futures::FutureExt as _;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::registered::Registered;
@@ -24,13 +28,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// Inode and time of a socket, which differ for the next one at the same path.
 type Identity = (u64, i64, i64);
 
-/// Socket in the directory.
+/// Socket that is, or was, in the directory.
 struct Socket {
     identity: Identity,
-    /// Name of the driver that has registered.
-    driver: Option<String>,
-    next: Instant,
-    pause: Duration,
+    /// Dropped when the socket is gone.
+    present: Option<oneshot::Sender<Infallible>>,
+    task: AbortHandle,
 }
 
 /// Makes the kubelet's directories, and adopts the volumes of an earlier agent.
@@ -62,42 +65,54 @@ pub(crate) async fn run(context: Arc<Context>) -> Result<Infallible, Error> {
         return std::future::pending().await;
     }
     let registry = context.config.kubelet_directory.join(files::REGISTRY);
-    let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
     nodes::begin(&context).await;
+    let mut sockets: BTreeMap<PathBuf, Socket> = BTreeMap::new();
+    let mut tasks = JoinSet::new();
     loop {
         let found = look(&registry);
-        let gone: Vec<(PathBuf, Socket)> = sockets
-            .extract_if(.., |path, socket| found.get(path) != Some(&socket.identity))
-            .collect();
-        for (path, socket) in gone {
-            if let Some(driver) = socket.driver {
-                info!(driver, path = %path.display(), "a storage driver is gone");
-                unregister(&context, &driver).await;
+        sockets.retain(|path, socket| {
+            if found.get(path) != Some(&socket.identity) {
+                socket.present = None;
             }
-        }
+            !socket.task.is_finished()
+        });
+        // The next socket at a path comes when the plugin of the last one is unregistered.
         for (path, identity) in found {
-            let socket = sockets.entry(path.clone()).or_insert_with(|| Socket {
-                identity,
-                driver: None,
-                next: Instant::now(),
-                pause: PAUSES.0,
+            sockets.entry(path).or_insert_with_key(|path| {
+                let (present, gone) = oneshot::channel();
+                Socket {
+                    identity,
+                    present: Some(present),
+                    task: tasks.spawn(attend(Arc::clone(&context), path.clone(), gone)),
+                }
             });
-            if socket.driver.is_some() || Instant::now() < socket.next {
-                continue;
-            }
-            match register(&context, &path).await {
-                Ok(driver) => {
-                    info!(driver, path = %path.display(), "a storage driver has registered");
-                    socket.driver = Some(driver);
-                }
-                Err(why) => {
-                    warn!(why, path = %path.display(), "a plugin could not be registered; it will be tried again");
-                    socket.next = Instant::now() + socket.pause;
-                    socket.pause = (socket.pause * 2).min(PAUSES.1);
-                }
-            }
         }
+        // Of those that have ended.
+        while tasks.join_next().now_or_never().flatten().is_some() {}
         sleep(LOOK).await;
+    }
+}
+
+/// Registers the plugin behind a socket, until that is gone.
+async fn attend(context: Arc<Context>, path: PathBuf, mut gone: oneshot::Receiver<Infallible>) {
+    let name = OnceLock::new();
+    let mut pause = PAUSES.0;
+    let register = async {
+        while let Err(why) = register(&context, &path, &name).await {
+            warn!(why, path = %path.display(), "a plugin could not be registered; it will be tried again");
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+        info!(driver = name.get(), path = %path.display(), "a storage driver has registered");
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = register => {}
+        _ = &mut gone => {}
+    }
+    if let Some(driver) = name.get() {
+        info!(driver, path = %path.display(), "a storage driver is gone");
+        unregister(&context, driver).await;
     }
 }
 
@@ -113,16 +128,18 @@ fn look(registry: &Path) -> BTreeMap<PathBuf, Identity> {
     sockets.collect()
 }
 
-/// Registers the plugin behind a socket and tells it the outcome; returns its name.
-async fn register(context: &Context, socket: &Path) -> Result<String, String> {
+/// Registers the plugin behind a socket and tells it the outcome; `name` is set if it is a driver's.
+async fn register(context: &Context, socket: &Path, name: &OnceLock<String>) -> Result<(), String> {
     let plugin = csi::plugin_info(socket).await.map_err(|error| {
         let socket = socket.display();
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}")
     })?;
     let outcome = accept(context, socket, &plugin).await;
     let registered = outcome.is_ok();
-    let heard = csi::notify(socket, outcome.clone()).await;
-    if let Err(error) = heard {
+    if registered {
+        name.get_or_init(|| plugin.name.clone());
+    }
+    if let Err(error) = csi::notify(socket, outcome.clone()).await {
         if registered {
             unregister(context, &plugin.name).await;
         }
@@ -131,7 +148,7 @@ async fn register(context: &Context, socket: &Path) -> Result<String, String> {
             socket.display()
         ));
     }
-    outcome.map(|()| plugin.name)
+    outcome
 }
 
 async fn accept(context: &Context, socket: &Path, plugin: &csi::PluginInfo) -> Result<(), String> {
