@@ -15,9 +15,10 @@ use agent_plan::network::node_routes::Routed;
 use agent_plan::node::admission::Host;
 use agent_plan::node::collection::Policy;
 use agent_plan::node::eviction::{Pressure, Thresholds};
+use agent_plan::node::registration::Registration;
 use agent_plan::node::reserve::Amounts;
 use agent_plan::node::shutdown::Grace;
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use network::{Cidr, Network, Ranges};
@@ -122,19 +123,6 @@ impl Config {
     pub(crate) fn in_order(&self, addresses: &[IpAddr]) -> Vec<IpAddr> {
         of_each_family(addresses, self.addresses.first().is_some_and(IpAddr::is_ipv6))
     }
-}
-
-/// What the operator says of the Node.
-#[derive(Clone, Debug, Default)]
-pub struct Registration {
-    /// Labels besides the usual ones.
-    pub labels: BTreeMap<String, String>,
-    /// Taints of a new Node.
-    pub taints: Vec<Taint>,
-    /// `spec.providerID` of a new Node.
-    pub provider_id: Option<String>,
-    /// True if a cloud controller manager initializes the Node and says its addresses.
-    pub external_cloud: bool,
 }
 
 /// Configuration of the service proxy.

@@ -50,7 +50,7 @@ use tracing::{info, warn};
 
 pub use client::{certificates, connection, events, requests, reverse};
 pub use clock::Clock;
-pub use context::{Config, Context, Parts, Registration, ServiceProxy, Upkeep};
+pub use context::{Config, Context, Parts, ServiceProxy, Upkeep};
 pub use drivers::directory as kubelet_directory;
 pub use node::{lock, log_files, machine};
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::{Clock, Config, Parts};
+use agent_plan::node::registration::Registration;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Taint};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
@@ -38,7 +39,7 @@ struct World {
     clock: Clock,
     ranges: &'static str,
     addresses: &'static [&'static str],
-    registration: agent::Registration,
+    registration: Registration,
     agent: Option<(CancellationToken, JoinHandle<()>)>,
 }
 
@@ -69,7 +70,7 @@ impl World {
             clock,
             ranges,
             addresses,
-            registration: agent::Registration::default(),
+            registration: Registration::default(),
             agent: None,
         };
         let admin = User::new("kubernetes-admin", ["system:masters"]);
@@ -263,11 +264,11 @@ async fn a_new_node_is_what_its_operator_says_and_has_the_addresses_of_its_cloud
         effect: "NoExecute".to_owned(),
         ..Taint::default()
     };
-    world.registration = agent::Registration {
+    world.registration = Registration {
         taints: vec![own.clone()],
         provider_id: Some("cloud://1".to_owned()),
         external_cloud: true,
-        ..agent::Registration::default()
+        ..Registration::default()
     };
     world.start_agent().await;
     let node = nodes.get("n1").await.unwrap();

@@ -9,13 +9,13 @@ use agent_plan::node::reserve::Amounts;
 use api::go::architecture;
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
-    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde_json::{Value, json};
 
-use crate::context::{Context, Registration};
+use crate::context::Context;
 use crate::networking::announcing;
 
 /// Type of the condition that a firewall of the node drops pods' traffic; present only after it was
@@ -23,10 +23,6 @@ use crate::networking::announcing;
 pub(super) const BLOCKED: &str = "PodTrafficBlocked";
 /// Type of the condition that routes to other nodes' pods are missing.
 const NETWORK_UNAVAILABLE: &str = "NetworkUnavailable";
-/// Taint that keeps pods away until the node is ready.
-pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Taint of a Node that a cloud controller manager has not initialized yet.
-const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Annotation for cloud controller managers with the node's own addresses.
 const PROVIDED: &str = "alpha.kubernetes.io/provided-node-ip";
 /// Annotation for CSI drivers: volumes are attached by the controller.
@@ -98,7 +94,7 @@ pub(super) fn node(context: &Context) -> Node {
             pod_cidr: ranges.first().cloned(),
             pod_cidrs: Some(ranges).filter(|ranges| !ranges.is_empty()),
             provider_id: registration.provider_id.clone(),
-            taints: Some(taints(registration)),
+            taints: Some(registration.all_taints()),
             ..NodeSpec::default()
         }),
         // As upstream's `initialNode`: no pod range that has an address of the machine suits it.
@@ -107,19 +103,6 @@ pub(super) fn node(context: &Context) -> Node {
             ..NodeStatus::default()
         }),
     }
-}
-
-fn taints(registration: &Registration) -> Vec<Taint> {
-    let taint = |key: &str, value: Option<&str>| Taint {
-        key: key.to_owned(),
-        value: value.map(str::to_owned),
-        effect: "NoSchedule".to_owned(),
-        ..Taint::default()
-    };
-    let mut taints = vec![taint(NOT_READY, None)];
-    taints.extend(registration.taints.iter().filter(|own| own.key != NOT_READY).cloned());
-    taints.extend(registration.external_cloud.then(|| taint(UNINITIALIZED, Some("true"))));
-    taints
 }
 
 fn addresses(context: &Context) -> Vec<NodeAddress> {

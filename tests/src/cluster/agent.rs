@@ -33,7 +33,7 @@ pub async fn run(parts: Parts, name: String, state_directory: PathBuf, cancel: C
         network_policies: None,
         secrets_in_memory: false,
         instance_id: None,
-        registration: agent::Registration::default(),
+        registration: agent_plan::node::registration::Registration::default(),
         flags: Vec::new(),
     };
     let (context, events) = match agent::context(config, parts) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use agent::Registration;
+use agent_plan::node::registration::Registration;
 use k8s_openapi::api::core::v1::Taint;
 
 use super::pair;
