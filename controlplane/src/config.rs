@@ -1,5 +1,7 @@
 //! Options of the control plane, and the paths of its files.
 
+pub mod authentication;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -12,6 +14,7 @@ use server::ops::audit::file::Limits;
 use server::ops::audit::policy::Policy;
 
 use crate::clock;
+use crate::config::authentication::Authentication;
 use crate::ranges::pods::{InvalidPodRanges, PodRanges};
 use crate::ranges::services::ServiceRanges;
 
@@ -78,6 +81,9 @@ pub struct Config {
     /// An audit.k8s.io/v1 Policy that says what the audit log records, instead of the built-in one
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
+    /// Tokens of other issuers.
+    #[command(flatten)]
+    pub authentication: Authentication,
     /// How many seconds /readyz says no before the server stops to take requests, for balancers to notice
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
     pub shutdown_delay_seconds: u64,

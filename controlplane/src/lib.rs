@@ -35,6 +35,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::config::authentication::AuthenticationError;
 use crate::config::{ApiServer, Config};
 use crate::ranges::pods::InvalidPodRanges;
 use crate::renewal::{Certificates, RenewalError};
@@ -74,6 +75,9 @@ pub enum Error {
     /// The audit policy cannot be used.
     #[error("load the audit policy")]
     AuditPolicy(#[from] PolicyError),
+    /// Tokens of other issuers cannot be authenticated as configured.
+    #[error("set up authentication")]
+    Authentication(#[from] AuthenticationError),
     /// The address cannot be listened on.
     #[error("listen on {address}")]
     Listen {
@@ -137,6 +141,7 @@ pub async fn run(config: Config, cancel: CancellationToken) -> Result<(), Error>
     if let Some(alone) = &config.api_server {
         alone_options(alone, &mut options);
     }
+    outside_options(&config, &mut options)?;
     options.front_proxy = Some(certificates.front_proxy());
     options.flags.clone_from(&config.flags);
     if config.history_days > 0 && config.api_server.is_none() {
@@ -196,6 +201,22 @@ fn alone_options(alone: &ApiServer, options: &mut Options) {
     options.disabled_plugins.clone_from(&alone.disabled_plugins);
     options.anonymous = alone.anonymous;
     options.always_allow = alone.always_allow;
+}
+
+/// Sets the options about tokens of other issuers, and about anonymous requests.
+fn outside_options(config: &Config, options: &mut Options) -> Result<(), AuthenticationError> {
+    options.outside = config.authentication.issuers(&options.issuers)?.map(Arc::new);
+    let Some((enabled, paths)) = options.outside.as_ref().and_then(|outside| outside.anonymous()) else {
+        return Ok(());
+    };
+    if config.flags.iter().any(|(name, _)| name == "anonymous-auth") {
+        let because = "anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in \
+                       authentication configuration file";
+        return Err(AuthenticationError::Flags(because));
+    }
+    // `ApplyAuthorization` of upstream looks at its flag alone.
+    (options.anonymous, options.anonymous_paths) = (*enabled, paths.clone());
+    Ok(())
 }
 
 /// Opens the store, with the lock of the state directory where the store has none of its own.

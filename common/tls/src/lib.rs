@@ -3,10 +3,12 @@
 //! - [`provider`]: for servers, and clients that verify certificates
 //! - [`trusting`]: for probes, which do not verify the server's identity
 //! - [`Bundle`]: for clients with configured certificates, including the server's own
+//! - [`verifies_es512`]: for signed tokens
 
 mod bundle;
 mod p521;
 
+pub use self::p521::verifies_es512;
 pub use bundle::{Bundle, BundleError, vouch};
 
 use std::sync::{Arc, LazyLock};

@@ -85,16 +85,30 @@ pub(crate) const ECDSA_SHA512: &Ecdsa = &Ecdsa {
     hash: |message| Sha512::digest(message).to_vec(),
 };
 
+/// A hash, padded to the length of a field element: the library refuses hashes of less than half of
+/// it.
+fn padded(hash: Vec<u8>) -> Vec<u8> {
+    let mut number = vec![0; NUMBER.saturating_sub(hash.len())];
+    number.extend(hash);
+    number
+}
+
+/// True if a signature of ES512 (RFC 7518: two numbers, one after the other) is that of the key
+/// with this uncompressed point.
+pub fn verifies_es512(point: &[u8], message: &[u8], signature: &[u8]) -> bool {
+    let key = VerifyingKey::from_sec1_bytes(point);
+    let (Ok(key), Ok(signature)) = (key, Signature::from_slice(signature)) else {
+        return false;
+    };
+    let hash = padded(Sha512::digest(message).to_vec());
+    key.verify_prehash(&hash, &signature).is_ok()
+}
+
 impl SignatureVerificationAlgorithm for Ecdsa {
     fn verify_signature(&self, key: &[u8], message: &[u8], signature: &[u8]) -> Result<(), InvalidSignature> {
         let key = VerifyingKey::from_sec1_bytes(key).map_err(|_invalid| InvalidSignature)?;
         let signature = Signature::from_der(signature).map_err(|_invalid| InvalidSignature)?;
-        // Padded to the length of a field element: the library refuses hashes of less than half of
-        // it.
-        let hash = (self.hash)(message);
-        let mut number = vec![0; NUMBER.saturating_sub(hash.len())];
-        number.extend(hash);
-        let verified = key.verify_prehash(&number, &signature);
+        let verified = key.verify_prehash(&padded((self.hash)(message)), &signature);
         verified.map_err(|_invalid| InvalidSignature)
     }
 
@@ -104,5 +118,26 @@ impl SignatureVerificationAlgorithm for Ecdsa {
 
     fn signature_alg_id(&self) -> AlgorithmIdentifier {
         self.identifier
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use p521::ecdsa::SigningKey;
+    use p521::ecdsa::signature::hazmat::RandomizedPrehashSigner as _;
+
+    use super::*;
+
+    #[test]
+    fn signatures_of_tokens_are_verified() {
+        let key = SigningKey::random(&mut OsRng);
+        let point = VerifyingKey::from(&key).to_encoded_point(false);
+        let hash = padded(Sha512::digest(b"message").to_vec());
+        let signature: Signature = key.sign_prehash_with_rng(&mut OsRng, &hash).unwrap();
+        let signature = signature.to_bytes();
+        assert!(verifies_es512(point.as_bytes(), b"message", &signature));
+        assert!(!verifies_es512(point.as_bytes(), b"another", &signature));
+        assert!(!verifies_es512(point.as_bytes(), b"message", &signature[1..]));
+        assert!(!verifies_es512(&point.as_bytes()[1..], b"message", &signature));
     }
 }

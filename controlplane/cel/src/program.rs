@@ -101,6 +101,12 @@ impl Program {
         with_stack(self.expr.depth, || estimate::uses(&self.expr, variable)).unwrap_or(true)
     }
 
+    /// True if the expression selects a field of a variable, by `variable.field`,
+    /// `has(variable.field)` or `variable.?field`.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        with_stack(self.expr.depth, || estimate::selects(&self.expr, variable, field)).unwrap_or(true)
+    }
+
     /// Minimum and maximum cost of the expression, if the schemas of its variables limit their
     /// sizes.
     pub fn estimate(&self, variables: &[(&str, &Schema)]) -> Range {

@@ -4,6 +4,7 @@
 pub(crate) mod cookie;
 pub mod identity;
 mod impersonation;
+pub mod oidc;
 pub mod pki;
 pub(crate) mod review;
 pub(crate) mod sessions;
@@ -52,7 +53,7 @@ pub(crate) fn audiences(shared: &Shared) -> &[String] {
 ///
 /// # Errors
 /// 401 for a token, a session or a certificate that proves nothing.
-pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
+pub(crate) async fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let known = parts.extensions.remove::<Known>();
     // So far the transport alone has set it, for a certificate.
     if let Some(Until(until)) = parts.extensions.get() {
@@ -60,14 +61,14 @@ pub(crate) fn caller(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failu
         let remaining = i32::try_from(remaining).unwrap_or(i32::MAX);
         shared.metrics.lifetimes.observe(f64::from(remaining));
     }
-    let caller = prove(shared, parts)?;
+    let caller = prove(shared, parts).await?;
     if let Some(known) = known.filter(|_| caller.user.name != ANONYMOUS) {
         known.set();
     }
     Ok(caller)
 }
 
-fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
+async fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
     let token = bearer(&parts.headers).map(str::to_owned);
     parts.headers.remove(AUTHORIZATION);
     cookie::take(parts);
@@ -98,18 +99,20 @@ fn prove(shared: &Shared, parts: &mut Parts) -> Result<Caller, Failure> {
         Some(Proof::User(user)) => return Ok(user.into()),
     };
     let Some(token) = token else {
-        if !shared.options.anonymous && !cookie::is_page(parts)
-            || parts.extensions.get::<RefusedCertificate>().is_some()
-        {
+        let (options, path) = (&shared.options, parts.uri.path());
+        // Follows `k8s.io/apiserver/pkg/authentication/request/anonymous/anonymous.go`.
+        let is_named = options.anonymous_paths.iter().any(|named| named == path);
+        let passes = options.anonymous && (is_named || options.anonymous_paths.is_empty());
+        if !passes && !cookie::is_page(parts) || parts.extensions.get::<RefusedCertificate>().is_some() {
             return Err(Failure::Unauthorized);
         }
         return Ok(User::anonymous().into());
     };
     let now = (shared.options.clock)();
-    match shared
+    let proven = shared
         .tokens
-        .authenticate(&shared.store, &token, audiences(shared), now)
-    {
+        .authenticate(&shared.store, &token, audiences(shared), now);
+    match proven.await {
         Ok(proven) => {
             parts.extensions.insert(Bearer(token));
             if let Some(until) = proven.until {

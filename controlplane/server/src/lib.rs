@@ -11,7 +11,7 @@
 //! | `transport` | TLS, upgrades, content negotiation, bodies and answers |
 //! | `server` | the router: flow control, limits, dispatch to handlers, objects of every cluster |
 //! | `request` | a request and its parts: path, query, options, object, context, failure |
-//! | `authn` | users: certificates, tokens, sessions of browsers, impersonation, reviews of tokens |
+//! | `authn` | users: certificates, tokens, other issuers, sessions of browsers, impersonation, reviews of tokens |
 //! | `authz` | roles, the nodes' rights, reviews of access |
 //! | `write` | verbs that change objects, with admission and field management |
 //! | `read` | verbs that read objects, now and as they were |

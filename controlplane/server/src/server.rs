@@ -76,6 +76,7 @@ impl Server {
             never = flow_control::upkeep::run(Arc::clone(shared), self.router()) => never,
             never = policies::run(Arc::clone(shared), self.router()) => never,
             never = healed => never,
+            never = shared.tokens.run() => never,
             never = ui::measures::run(Arc::clone(shared), self.router()) => never,
             never = bootstrap::follow(self.router(), &shared.store, &shared.options) => never,
             never = crate::storage::allocation::keep(&shared.store, || (shared.options.clock)()) => never,

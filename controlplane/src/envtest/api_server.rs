@@ -13,6 +13,7 @@ use server::ops::audit::policy::Policy;
 use tracing::warn;
 
 use super::etcd;
+use crate::config::authentication::Authentication;
 use crate::config::{ApiServer, Config};
 
 /// Admission plugins of upstream that can be turned off.
@@ -115,6 +116,9 @@ struct Flags {
     /// Whether requests without credentials are those of system:anonymous
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", default_value = "true")]
     anonymous_auth: bool,
+    /// Tokens of other issuers.
+    #[command(flatten)]
+    authentication: Authentication,
     /// Admission plugins that are on, which are those that are on by default
     #[arg(long, value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
@@ -219,6 +223,7 @@ impl Started {
             .with_context(|| format!("--service-cluster-ip-range={range}"))?;
         config.advertise = flags.advertise_address.iter().map(IpAddr::to_string).collect();
         config.flags = given;
+        config.authentication = flags.authentication.clone();
         config.api_server = Some(Box::new(flags.api_server()?));
         Ok(config)
     }

@@ -129,6 +129,24 @@ pub(crate) fn uses(expr: &Expr, variable: &str) -> bool {
         || expr.kind.children().any(|child| uses(child, variable))
 }
 
+/// True if a tree selects a field of a variable, tests it or selects it as an optional
+/// (`hasSelectExp` of `k8s.io/apiserver/pkg/apis/apiserver/validation/validation.go`).
+pub(crate) fn selects(expr: &Expr, variable: &str, name: &str) -> bool {
+    let is_variable = |expr: &Expr| matches!(&expr.written().kind, Kind::Ident(own) if own == variable);
+    let own = match &expr.kind {
+        Kind::Select { operand, field, .. } => field == name && is_variable(operand),
+        Kind::Call(call) if call.function == "_?._" => match call.args.as_slice() {
+            [operand, field] => {
+                let is_field = matches!(&field.written().kind, Kind::Literal(value) if value.as_str() == Some(name));
+                is_field && is_variable(operand)
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    own || expr.kind.children().any(|child| selects(child, variable, name))
+}
+
 const fn scalar(of: &Type) -> bool {
     matches!(
         of,

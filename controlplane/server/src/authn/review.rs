@@ -36,7 +36,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     read.object = webhooks::admit_unstored(context, &context.registration, read.object).await?;
     let asked = read.object.as_any_mut();
     if let Some(review) = asked.downcast_mut::<TokenReview>() {
-        context.notes.used = review_token(context, review)?;
+        context.notes.used = review_token(context, review).await?;
     } else if let Some(review) = asked.downcast_mut::<SelfSubjectReview>() {
         review.metadata.creation_timestamp = Some(Time(context.now()));
         review.status = Some(SelfSubjectReviewStatus {
@@ -50,7 +50,7 @@ pub(crate) async fn create(context: &mut Context, body: Body) -> Result<Response
     shape::one(context, StatusCode::CREATED, representation, bytes).await
 }
 
-fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Used>, Failure> {
+async fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Used>, Failure> {
     if review.spec.token.is_empty() {
         return Err(Failure::bad_request(
             "token is required for TokenReview in authentication",
@@ -62,6 +62,7 @@ fn review_token(context: &Context, review: &mut TokenReview) -> Result<Option<Us
     let proven = server
         .tokens
         .authenticate(&server.store, &review.spec.token, &wanted, context.now());
+    let proven = proven.await;
     let used = match &proven {
         Ok(proven) => proven.used.clone(),
         Err(Refused::Marked(used)) => Some(Used::clone(used)),

@@ -11,6 +11,7 @@ mod claims;
 mod key;
 mod legacy;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::jiff::Timestamp;
@@ -18,6 +19,7 @@ use sha2::{Digest, Sha256};
 use store::{Key, Store};
 
 use crate::authn::identity::User;
+use crate::authn::oidc::Issuers;
 use bonds::Bond;
 use cache::Cache;
 use claims::{Issued, SECRET_ISSUER, SecretClaims};
@@ -50,6 +52,9 @@ pub(crate) enum Refused {
     /// Its Secret is marked.
     #[error("[invalid bearer token, {0}]")]
     Marked(Box<Used>),
+    /// It is of another issuer, and proves nothing.
+    #[error("[invalid bearer token, {0}]")]
+    Outside(String),
     /// The token is for another audience.
     #[error("[invalid bearer token, token audiences {found:?} is invalid for the target audiences {wanted:?}]")]
     Audience {
@@ -93,6 +98,8 @@ pub(crate) struct Tokens {
     key: Option<Arc<SigningKey>>,
     issuers: Vec<String>,
     cache: Mutex<Cache>,
+    /// Issuers outside of the cluster, and audiences that their tokens stand for here.
+    outside: Option<(Arc<Issuers>, Vec<String>)>,
 }
 
 impl Tokens {
@@ -101,6 +108,22 @@ impl Tokens {
             key,
             issuers,
             cache: Mutex::new(Cache::default()),
+            outside: None,
+        }
+    }
+
+    /// Takes tokens of other issuers, too. They have audiences of their own, and stand for all of
+    /// these.
+    pub(crate) fn and(mut self, outside: Option<Arc<Issuers>>, audiences: &[String]) -> Self {
+        self.outside = outside.map(|outside| (outside, audiences.to_vec()));
+        self
+    }
+
+    /// Looks after the other issuers for as long as it is polled.
+    pub(crate) async fn run(&self) -> Infallible {
+        match &self.outside {
+            Some((outside, _)) => outside.run().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -109,7 +132,7 @@ impl Tokens {
     }
 
     /// Authenticates the bearer of a token for one of these audiences.
-    pub(crate) fn authenticate(
+    pub(crate) async fn authenticate(
         &self,
         store: &Store,
         token: &str,
@@ -124,6 +147,9 @@ impl Tokens {
                 used: None,
                 until: None,
             });
+        }
+        if let Some(proven) = self.of_others(token, audiences, now).await {
+            return proven;
         }
         let verified = self.verified(token)?;
         let second = now.as_second();
@@ -166,6 +192,29 @@ impl Tokens {
             used,
             until: Some(verified.ends),
         })
+    }
+
+    /// The bearer of a token of another issuer; `None` for other tokens. It is for all audiences of
+    /// the server (`k8s.io/apiserver/pkg/authentication/authenticator/audagnostic.go`).
+    async fn of_others(&self, token: &str, audiences: &[String], now: Timestamp) -> Option<Result<Proven, Refused>> {
+        let (outside, own) = self.outside.as_ref()?;
+        let known = Box::pin(outside.authenticate(token, now)).await?;
+        let common: Vec<String> = audiences
+            .iter()
+            .filter(|wanted| own.contains(wanted))
+            .cloned()
+            .collect();
+        if common.is_empty() {
+            return Some(Err(Refused::Unknown));
+        }
+        let proven = known.map(|known| Proven {
+            user: known.user,
+            audiences: common,
+            stale: None,
+            used: None,
+            until: Some(known.until),
+        });
+        Some(proven.map_err(Refused::Outside))
     }
 
     fn verified(&self, token: &str) -> Result<Arc<Verified>, Refused> {

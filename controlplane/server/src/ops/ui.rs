@@ -316,7 +316,7 @@ async fn login(shared: &Shared, parts: &Parts, body: Body, outcome: &mut Outcome
         let proven = shared
             .tokens
             .authenticate(&shared.store, &login.token, authn::audiences(shared), now);
-        proven.ok().map(|proven| Credential {
+        proven.await.ok().map(|proven| Credential {
             proof: Proof::Token(login.token, proven.user.name),
             impersonation: HeaderMap::new(),
             until: proven.until,

@@ -57,7 +57,7 @@ pub(crate) async fn handle(shared: Arc<Shared>, request: Request<Body>) -> Respo
     let query = parts.uri.query().filter(|query| query.contains("pretty"));
     let query = Query::parse(query).unwrap_or_default();
     let json = for_people(Encoding::Json, &parts.headers, &query);
-    let caller = authn::caller(&shared, &mut parts);
+    let caller = authn::caller(&shared, &mut parts).await;
     let authenticated = began.elapsed();
     let name = caller.as_ref().ok().map(|caller| caller.user.name.as_str());
     let confines = ui::is_to_confine(&parts, name == Some(ANONYMOUS));

@@ -8,6 +8,7 @@ use api::cidr::Cidr;
 use k8s_openapi::jiff::Timestamp;
 use store::{Measures, Store};
 
+use crate::authn::oidc::Issuers;
 use crate::authn::sessions::Sessions;
 use crate::authn::tokens::{ISSUER, SigningKey, Tokens};
 use crate::authz::Authorizer;
@@ -70,6 +71,10 @@ pub struct Options {
     pub disabled_plugins: BTreeSet<String>,
     /// Requests without credentials pass as `system:anonymous`; otherwise they are refused.
     pub anonymous: bool,
+    /// Paths to which that is restricted; none for no restriction.
+    pub anonymous_paths: Vec<String>,
+    /// Issuers outside of the cluster whose tokens are taken.
+    pub outside: Option<Arc<Issuers>>,
     /// Authorizes all authenticated users (authorization mode `AlwaysAllow`).
     pub always_allow: bool,
 }
@@ -99,6 +104,8 @@ impl Options {
             audiences: vec![ISSUER.to_owned()],
             disabled_plugins: BTreeSet::new(),
             anonymous: true,
+            anonymous_paths: Vec::new(),
+            outside: None,
             always_allow: false,
         }
     }
@@ -142,6 +149,7 @@ impl Shared {
     /// State of a server that is not ready yet.
     pub(super) fn new(store: Store, options: Options) -> Self {
         let tokens = Tokens::new(options.signing_key.clone(), options.issuers.clone());
+        let tokens = tokens.and(options.outside.clone(), &options.audiences);
         let metrics = Metrics::new(&options.version);
         Self {
             flow: FlowControl::new(store.clone(), Arc::clone(&metrics.flow)),

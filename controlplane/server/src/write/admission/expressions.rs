@@ -76,6 +76,20 @@ fn map(values: Schema) -> Schema {
     Schema::new(Shape::Map(Box::new(values)))
 }
 
+/// A user, for policies and for rules of authenticators
+/// (`buildUserType` of `k8s.io/apiserver/pkg/authentication/cel/compile.go`).
+pub(crate) fn user() -> Schema {
+    object(
+        "kubernetes.UserInfo",
+        &[
+            ("username", text()),
+            ("uid", text()),
+            ("groups", list(text())),
+            ("extra", map(list(text()))),
+        ],
+    )
+}
+
 /// `BuildRequestType`
 fn request() -> Schema {
     let kind = object(
@@ -85,15 +99,6 @@ fn request() -> Schema {
     let resource = object(
         "kubernetes.GroupVersionResource",
         &[("group", text()), ("version", text()), ("resource", text())],
-    );
-    let user = object(
-        "kubernetes.UserInfo",
-        &[
-            ("username", text()),
-            ("uid", text()),
-            ("groups", list(text())),
-            ("extra", map(list(text()))),
-        ],
     );
     object(
         "kubernetes.AdmissionRequest",
@@ -107,7 +112,7 @@ fn request() -> Schema {
             ("name", text()),
             ("namespace", text()),
             ("operation", text()),
-            ("userInfo", user),
+            ("userInfo", user()),
             ("dryRun", Schema::new(Shape::Bool)),
             ("options", Schema::any()),
         ],
