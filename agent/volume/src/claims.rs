@@ -189,8 +189,11 @@ fn unbind(target: &Path, is_free: bool) -> Result<(), Error> {
     }
 }
 
-/// True if a claim is mounted with its options.
+/// True if a claim is mounted with its options, or its block device is known.
 pub(crate) fn is_mounted(target: &Path) -> Result<bool, Error> {
+    if note(target, DEVICES).is_some_and(|link| link.is_symlink()) {
+        return Ok(true);
+    }
     let is_incomplete = note(target, RESTRICTING).is_some_and(|note| note.exists());
     let mounted = subpath::is_mounted(target).map_err(|error| io_error("find the mount at", target, error))?;
     Ok(mounted && !is_incomplete)

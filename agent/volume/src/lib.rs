@@ -252,11 +252,11 @@ impl Volumes {
 
     /// True if the storage of a claim is mounted for the pod, or its block device is there.
     pub fn is_mounted(&self, uid: &str, volume: &str) -> Result<bool, Error> {
-        let pod = self.pod_directory(uid)?;
-        if pod.join(claims::DEVICES).join(component(volume)?).is_symlink() {
-            return Ok(true);
-        }
-        claims::is_mounted(&pod.join(claims::DIRECTORY).join(volume))
+        let directory = self
+            .pod_directory(uid)?
+            .join(claims::DIRECTORY)
+            .join(component(volume)?);
+        claims::is_mounted(&directory)
     }
 
     /// Mount point of a claim's storage for the pod, if it is mounted.

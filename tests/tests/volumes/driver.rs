@@ -322,6 +322,10 @@ fn assert_kept(node: &Node, driver: &Driver) -> anyhow::Result<()> {
                 .ok_or_else(|| format!("{calls:?}"))
         })?;
     }
+    let events = node.get(&["events"]).map_err(anyhow::Error::msg)?;
+    let mut events = events["items"].as_array().into_iter().flatten();
+    let failed = events.find(|event| event["reason"] == "FailedMount" && event["involvedObject"]["name"] == "drawn");
+    assert_eq!(failed, None);
     Ok(())
 }
 
