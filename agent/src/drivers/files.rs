@@ -30,6 +30,13 @@ pub(crate) struct Place {
     record: PathBuf,
 }
 
+impl Place {
+    /// True if there is a file that says whose it is.
+    pub(super) fn is_known(&self) -> bool {
+        self.record.join(DATA).exists()
+    }
+}
+
 /// Volume that is, or was to be, published for a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Published {
@@ -206,9 +213,9 @@ pub(super) fn clean(kubelet: &Path) -> io::Result<Vec<String>> {
         let published = of_pod(kubelet, &uid).into_iter();
         volumes.extend(published.map(|volume| (volume.handle, volume.place)));
     }
-    let mut told = Vec::new();
+    let (mut told, mut failures) = (Vec::new(), Vec::new());
     for (handle, place) in volumes {
-        remove(&place).map_err(io::Error::other)?;
+        failures.extend(remove(&place).err());
         let (name, target) = (handle.unique_name(), place.target.display());
         told.push(format!(
             "what the storage driver, which was not asked, keeps of {name} at {target}"
@@ -223,7 +230,11 @@ pub(super) fn clean(kubelet: &Path) -> io::Result<Vec<String>> {
         // What is not empty stays.
         fs::remove_dir(directory).ok();
     }
-    Ok(told)
+    if failures.is_empty() {
+        Ok(told)
+    } else {
+        Err(io::Error::other(failures.join("; ")))
+    }
 }
 
 #[cfg(test)]

@@ -73,7 +73,13 @@ pub(crate) async fn set_up(
 /// Message of a failed step (`GenerateError`,
 /// `pkg/volume/util/operationexecutor/operation_executor.go`).
 fn failed(step: &str, spec: &Spec, why: &str) -> String {
-    format!("MountVolume.{step} failed for volume {:?} : {why}", spec.name)
+    let step = match (step, spec.block) {
+        ("SetUp", true) => "MapVolume.MapPodDevice".to_owned(),
+        ("MountDevice", true) => "MapVolume.SetUpDevice".to_owned(),
+        (step, true) => format!("MapVolume.{step}"),
+        (step, false) => format!("MountVolume.{step}"),
+    };
+    format!("{step} failed for volume {:?} : {why}", spec.name)
 }
 
 struct Mount<'a> {
@@ -93,6 +99,11 @@ impl Mount<'_> {
         let until = Instant::now() + ATTACH_TIMEOUT;
         loop {
             let lock = drivers.lock(&handle.unique_name()).await;
+            if self.spec.mode() == "ReadWriteOncePod" && drivers.is_others(handle, pods::uid(self.pod)) {
+                let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+                let step = if self.spec.block { "MountDevice" } else { "SetUp" };
+                return Err(failed(step, self.spec, why));
+            }
             let is_new = drivers.take(handle, Some(pods::uid(self.pod)), attaches);
             if !attaches {
                 return Ok((lock, BTreeMap::new()));
@@ -177,6 +188,7 @@ impl Mount<'_> {
             Ok(true) => Ok(()),
             Ok(false) | Err(_) => files::make(target),
         };
+        let is_known = place.is_known();
         let made = files::write(&place, &data.into()).and_then(|()| point());
         made.map_err(|error| {
             let target = target.display().to_string();
@@ -191,7 +203,7 @@ impl Mount<'_> {
             volume_context: spec.attributes.clone(),
         };
         let staged = driver.stage(request).await;
-        staged.map_err(|error| clear_after(&place, &error))?;
+        staged.map_err(|error| clear_after(&place, is_known, &error))?;
         self.context.drivers.note_staged(handle);
         Ok(Some(place.target))
     }
@@ -225,6 +237,7 @@ impl Mount<'_> {
         })?;
         let place = spec.target(&self.context.config.kubelet_directory, self.pod);
         let attachment = spec.handle.attachment(&self.context.config.node_name);
+        let is_known = place.is_known();
         let mut written = files::write(&place, &self.data(&attachment));
         if let Some(directory) = place.target.parent().filter(|_| spec.block) {
             written = written.and_then(|()| files::make(directory));
@@ -241,7 +254,7 @@ impl Mount<'_> {
             volume_context: attributes,
         };
         let published = driver.publish(request).await;
-        published.map_err(|error| clear_after(&place, &error))?;
+        published.map_err(|error| clear_after(&place, is_known, &error))?;
         Ok(Place::Published {
             path: place.target.display().to_string(),
             grouped: grouped && !abilities.takes_group,
@@ -311,9 +324,11 @@ pub(super) async fn secret(
     Ok(texts.collect())
 }
 
-/// Removes a mount point if the failed operation on it is over; returns the failure's text.
-fn clear_after(place: &files::Place, error: &csi::Error) -> String {
-    if error.is_final()
+/// Removes a mount point if the failed operation on it is over, unless it was there before, and
+/// maybe mounted; returns the failure's text.
+fn clear_after(place: &files::Place, is_known: bool, error: &csi::Error) -> String {
+    if !is_known
+        && error.is_final()
         && let Err(why) = files::remove(place)
     {
         warn!(why, "a mount point could not be removed after a failure");

@@ -36,6 +36,7 @@ pub(super) async fn install(context: &Context, driver: &str, info: &csi::NodeInf
     if info.node_id.is_empty() {
         return Err("error adding CSI driver node info: driverNodeID must not be empty".to_owned());
     }
+    let _turn = context.drivers.lock(NODE_IDS).await;
     let topology = info.accessible_topology.clone().unwrap_or_default().segments;
     let labelled = retried(|| update_node(context, driver, Some(&info.node_id), &topology)).await;
     labelled.map_err(|why| format!("error updating Node object with CSI driver node info: {why}"))?;
@@ -53,6 +54,7 @@ pub(super) async fn install(context: &Context, driver: &str, info: &csi::NodeInf
 
 /// Removes a driver that is gone; its topology labels stay.
 pub(super) async fn uninstall(context: &Context, driver: &str) -> Result<(), String> {
+    let _turn = context.drivers.lock(NODE_IDS).await;
     let removed = retried(|| update_csi_node(context, driver, None)).await;
     removed.map_err(|why| format!("error uninstalling CSI driver from CSINode object {why}"))?;
     let nothing = BTreeMap::new();

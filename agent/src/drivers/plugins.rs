@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::task::JoinSet;
 use futures::FutureExt as _;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -111,8 +111,9 @@ async fn attend(context: Arc<Context>, path: PathBuf, mut gone: oneshot::Receive
         _ = &mut gone => {}
     }
     if let Some(driver) = name.get() {
+        let _turn = turn(&context, driver).await;
         info!(driver, path = %path.display(), "a storage driver is gone");
-        unregister(&context, driver).await;
+        unregister(&context, driver, &path).await;
     }
 }
 
@@ -134,14 +135,12 @@ async fn register(context: &Context, socket: &Path, name: &OnceLock<String>) -> 
         let socket = socket.display();
         format!("RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}")
     })?;
-    let outcome = accept(context, socket, &plugin).await;
+    let _turn = turn(context, &plugin.name).await;
+    let outcome = accept(context, socket, &plugin, name).await;
     let registered = outcome.is_ok();
-    if registered {
-        name.get_or_init(|| plugin.name.clone());
-    }
     if let Err(error) = csi::notify(socket, outcome.clone()).await {
         if registered {
-            unregister(context, &plugin.name).await;
+            unregister(context, &plugin.name, socket).await;
         }
         return Err(format!(
             "RegisterPlugin error -- failed to send registration status at socket {}, err: {error}",
@@ -151,7 +150,17 @@ async fn register(context: &Context, socket: &Path, name: &OnceLock<String>) -> 
     outcome
 }
 
-async fn accept(context: &Context, socket: &Path, plugin: &csi::PluginInfo) -> Result<(), String> {
+/// Locks a driver's registration: another socket may come with the same name.
+async fn turn(context: &Context, driver: &str) -> OwnedMutexGuard<()> {
+    context.drivers.lock(&format!("registration of {driver}")).await
+}
+
+async fn accept(
+    context: &Context,
+    socket: &Path,
+    plugin: &csi::PluginInfo,
+    known_as: &OnceLock<String>,
+) -> Result<(), String> {
     let csi::PluginInfo {
         kind,
         name,
@@ -196,16 +205,25 @@ async fn accept(context: &Context, socket: &Path, plugin: &csi::PluginInfo) -> R
     let driver = csi::Driver::new(endpoint.to_owned());
     let failed = |why: String| format!("RegisterPlugin error -- plugin registration failed with err: {why}");
     let info = driver.info().await.map_err(|error| failed(error.to_string()))?;
+    known_as.get_or_init(|| name.clone());
     if let Err(why) = nodes::install(context, name, &info).await {
-        unregister(context, name).await;
+        unregister(context, name, socket).await;
         return Err(failed(why));
     }
-    context.drivers.register(name, Registered { driver, version });
+    let socket = socket.to_owned();
+    let registered = Registered {
+        driver,
+        version,
+        socket,
+    };
+    context.drivers.register(name, registered);
     Ok(())
 }
 
-async fn unregister(context: &Context, driver: &str) {
-    context.drivers.unregister(driver);
+async fn unregister(context: &Context, driver: &str, socket: &Path) {
+    if !context.drivers.unregister(driver, socket) {
+        return;
+    }
     if let Err(why) = nodes::uninstall(context, driver).await {
         warn!(
             driver,

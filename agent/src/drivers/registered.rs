@@ -1,6 +1,7 @@
 //! Registered drivers, and the volumes of drivers that the node uses.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sha2::{Digest, Sha256};
@@ -35,6 +36,8 @@ pub(crate) fn hash(text: &str) -> String {
 pub(crate) struct Registered {
     pub(crate) driver: csi::Driver,
     pub(crate) version: Vec<u64>,
+    /// Socket at which it has registered.
+    pub(crate) socket: PathBuf,
 }
 
 /// State of a volume.
@@ -71,8 +74,14 @@ impl Drivers {
         self.registered().insert(name.to_owned(), driver);
     }
 
-    pub(crate) fn unregister(&self, name: &str) {
-        self.registered().remove(name);
+    /// Forgets a driver unless it has registered at another socket; returns whether it is gone.
+    pub(crate) fn unregister(&self, name: &str, socket: &Path) -> bool {
+        let mut registered = self.registered();
+        if registered.get(name).is_some_and(|known| known.socket != socket) {
+            return false;
+        }
+        registered.remove(name);
+        true
     }
 
     pub(crate) fn version(&self, name: &str) -> Option<Vec<u64>> {
@@ -115,6 +124,13 @@ impl Drivers {
         self.volumes().values_mut().for_each(|state| {
             state.pods.remove(pod);
         });
+    }
+
+    /// True if a pod besides this one uses a volume, or wants it.
+    pub(crate) fn is_others(&self, handle: &Handle, pod: &str) -> bool {
+        let volumes = self.volumes();
+        let pods = volumes.get(handle).map(|state| &state.pods);
+        pods.is_some_and(|pods| pods.iter().any(|known| known != pod))
     }
 
     /// Forgets a volume; returns whether the Node's status listed it.

@@ -1,6 +1,11 @@
 //! Volumes of persistent volume claims: the storage is bind-mounted to a directory of the pod,
 //! where a restarted agent finds it.
 
+mod device;
+mod nfs;
+mod program;
+pub(crate) mod users;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -12,13 +17,13 @@ use std::sync::{Mutex, PoisonError};
 use agent_plan::container::environment::Sources;
 use agent_plan::pod::pods;
 use agent_plan::volume::claims::{Backing, Place};
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{LocalVolumeSource, Pod, Volume};
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount as bind};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::tree::ownership;
-use crate::{Error, host_path, io_error, make_directory, nfs, subpath};
+use crate::{Error, host_path, io_error, make_directory, subpath};
 
 /// Directory below a pod's directory with an empty file for each claim whose files get `SELinux`
 /// labels.
@@ -28,8 +33,11 @@ const GROUPS: &str = "groups";
 /// Directory below a pod's directory with an empty file for each claim that is not mounted with its
 /// options yet.
 const RESTRICTING: &str = "restricting";
-/// Directory below a pod's directory with a link to the block device of each claim that is one.
-pub(crate) const DEVICES: &str = "devices";
+/// Directory below a pod's directory with a link to the block device of each claim that is one, in a
+/// directory of the machine's boot: in the next one, the numbers are other devices'.
+const DEVICES: &str = "devices";
+/// Why a volume of one pod is not another's.
+const TAKEN: &str = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
 /// Directory of the mount points in a pod's directory.
 pub(crate) const DIRECTORY: &str = "claims";
 
@@ -87,34 +95,31 @@ pub(crate) fn mount(
         return link(target, backing);
     }
     if let Place::Nfs(source) = &backing.place {
-        return nfs::mount(target, backing, source, is_read_only(volume));
+        let mounted =
+            make_directory(target).map(|()| nfs::mount(target, &backing.options, source, is_read_only(volume)))?;
+        return mounted.map_err(|why| unmade(target, backing, "SetUp", &why));
     }
     let source = open(backing)?;
     let found = source
         .metadata()
         .map_err(|error| io_error("look at", &path_of(&backing.place), error))?;
-    if matches!(backing.place, Place::Local(_)) && !found.is_dir() {
-        // A file of the machine, its devices among them, would be given to the pod's group.
-        let problem = format!(
-            "MountVolume.NewMounter initialization failed for volume {:?} : only directories are supported",
-            backing.volume
-        );
-        return Err(Error::Claim { problem });
+    if let Place::Local(local) = &backing.place
+        && !found.is_dir()
+    {
+        if found.file_type().is_block_device() {
+            return mount_device(root, target, pod, volume, (backing, local));
+        }
+        let why = "only directory and block device are supported";
+        return Err(failed(backing, "MountDevice", why));
     }
     // Held until it is mounted: of two concurrent pods, one sees the other's reservation here, or
     // its mount.
     let (_reserved, coming) = Reserved::new(claiming, (found.dev(), found.ino()));
-    let mounted = |besides| users(root, &source, besides).map_err(|error| io_error("read", root, error));
+    let mounted = |besides| users::count(root, &source, besides).map_err(|error| io_error("read", root, error));
     // The pod's own mounts do not count: several of its volumes may be of one claim.
     let others = mounted(Some(pods::uid(pod)))? + coming;
     if backing.exclusive && others > 0 {
-        return Err(Error::Claim {
-            problem: format!(
-                "MountVolume.SetUp failed for volume {:?} : volume uses the ReadWriteOncePod access mode and is already \
-                 in use by another pod",
-                backing.volume
-            ),
-        });
+        return Err(failed(backing, "SetUp", TAKEN));
     }
     let written = !is_read_only(volume);
     let owned = match backing.place {
@@ -147,12 +152,74 @@ pub(crate) fn mount(
     restrict(target, restricted).map_err(|error| io_error("set the mount options of", target, error))
 }
 
+/// Message of a failed step (`GenerateError`,
+/// `pkg/volume/util/operationexecutor/operation_executor.go`).
+fn failed(backing: &Backing, step: &str, why: &str) -> Error {
+    Error::Claim {
+        problem: format!("MountVolume.{step} failed for volume {:?} : {why}", backing.volume),
+    }
+}
+
+/// The same of a mount that was not made; its mount point is removed.
+fn unmade(target: &Path, backing: &Backing, step: &str, why: &str) -> Error {
+    fs::remove_dir(target).ok();
+    failed(backing, step, why)
+}
+
+/// Mounts the file system of a block device for a pod.
+fn mount_device(
+    root: &Path,
+    target: &Path,
+    pod: &Pod,
+    volume: &Volume,
+    (backing, local): (&Backing, &LocalVolumeSource),
+) -> Result<(), Error> {
+    let read_only = is_read_only(volume);
+    make_directory(target)?;
+    device::mount(target, &backing.options, local, read_only).map_err(|why| {
+        let (disk, kind) = (&local.path, local.fs_type.as_deref().unwrap_or_default());
+        let place = target.display();
+        let why = format!("local: failed to mount device {disk} at {place} (fstype: {kind}), error {why}");
+        unmade(target, backing, "MountDevice", &why)
+    })?;
+    let owned = || {
+        let source = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_PATH.bits())
+            .open(target)
+            .map_err(|error| io_error("open", target, error))?;
+        let others =
+            users::count(root, &source, Some(pods::uid(pod))).map_err(|error| io_error("read", root, error))?;
+        if backing.exclusive && others > 0 {
+            return Err(failed(backing, "SetUp", TAKEN));
+        }
+        if !read_only && others == 0 {
+            ownership::give(&source, pod).map_err(|error| io_error("chown", target, error))?;
+        }
+        if read_only {
+            Ok(())
+        } else {
+            write_note(target, LABELLED, "")
+        }
+    };
+    owned().inspect_err(|_| {
+        // The next attempt begins anew.
+        subpath::unmount(target).ok();
+    })
+}
+
 /// True if the pod wants the volume read-only.
 fn is_read_only(volume: &Volume) -> bool {
     let (claim, csi, nfs) = (&volume.persistent_volume_claim, &volume.csi, &volume.nfs);
     let wanted = claim.as_ref().and_then(|claim| claim.read_only);
     let wanted = wanted.or(csi.as_ref().and_then(|csi| csi.read_only));
     wanted.or(nfs.as_ref().and_then(|nfs| nfs.read_only)) == Some(true)
+}
+
+/// Link to the block device behind a claim.
+pub(crate) fn device_link(target: &Path) -> Option<PathBuf> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    note(target, &format!("{DEVICES}/{}", boot.trim()))
 }
 
 /// Records the block device behind a claim.
@@ -164,7 +231,7 @@ fn link(target: &Path, backing: &Backing) -> Result<(), Error> {
         let problem = format!("MapVolume.MapPodDevice failed for volume {volume:?} : {path} is not a block device");
         return Err(Error::Claim { problem });
     }
-    let Some(link) = note(target, DEVICES) else {
+    let Some(link) = device_link(target) else {
         return Ok(());
     };
     link.parent().map_or(Ok(()), make_directory)?;
@@ -191,7 +258,7 @@ fn unbind(target: &Path, is_free: bool) -> Result<(), Error> {
 
 /// True if a claim is mounted with its options, or its block device is known.
 pub(crate) fn is_mounted(target: &Path) -> Result<bool, Error> {
-    if note(target, DEVICES).is_some_and(|link| link.is_symlink()) {
+    if device_link(target).is_some_and(|link| link.is_symlink()) {
         return Ok(true);
     }
     let is_incomplete = note(target, RESTRICTING).is_some_and(|note| note.exists());
@@ -261,7 +328,8 @@ fn path_of(place: &Place) -> PathBuf {
     match place {
         Place::HostPath(source) => PathBuf::from(&source.path),
         Place::Nfs(source) => PathBuf::from(&source.path),
-        Place::Local(path) | Place::Published { path, .. } => PathBuf::from(path),
+        Place::Local(source) => PathBuf::from(&source.path),
+        Place::Published { path, .. } => PathBuf::from(path),
     }
 }
 
@@ -317,57 +385,6 @@ fn make_target(target: &Path, directory: bool) -> Result<(), Error> {
         .map_err(|error| io_error("create", target, error))
 }
 
-/// Number of volumes of pods, besides the one with this UID, that have this file or directory
-/// mounted as a claim. Only mounts from the same file system are accessed: others may hang.
-pub(crate) fn users(root: &Path, wanted: &File, besides: Option<&str>) -> io::Result<usize> {
-    let root = match root.canonicalize() {
-        Ok(root) => root,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        Err(error) => return Err(error),
-    };
-    let found = wanted.metadata()?;
-    let table = trees::mounts::read()?;
-    let device = device(&table, wanted)?;
-    let own = besides.map(|uid| root.join(uid));
-    let mut users = 0;
-    let mut claims: Vec<PathBuf> = trees::mounts::parse(&table)
-        .filter_map(|mount| claim(&mount, device, &root))
-        .filter(|claim| own.as_ref().is_none_or(|own| !claim.starts_with(own)))
-        .collect();
-    claims.sort();
-    claims.dedup();
-    for claim in claims {
-        match fs::metadata(&claim) {
-            Ok(other) => users += usize::from((other.dev(), other.ino()) == (found.dev(), found.ino())),
-            // Unmounted meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(users)
-}
-
-/// Device number of the file system of a file, as in the mount table.
-fn device<'a>(table: &'a str, file: &File) -> io::Result<&'a str> {
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-    let mount = about
-        .lines()
-        .find_map(|line| line.strip_prefix("mnt_id:"))
-        .map(str::trim);
-    let found = trees::mounts::parse(table).find(|found| Some(found.id) == mount);
-    found
-        .map(|found| found.device)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its mount is not in the table"))
-}
-
-/// Mount point of a line of the mount table, if it is that of a pod's claim on this device.
-fn claim(mount: &trees::mounts::Mount<'_>, device: &str, root: &Path) -> Option<PathBuf> {
-    let below = mount.point.strip_prefix(root).ok()?;
-    let parts: Vec<_> = below.components().map(std::path::Component::as_os_str).collect();
-    let is_claim = matches!(parts.as_slice(), [_, claims, _] if *claims == DIRECTORY);
-    (is_claim && mount.device == device).then(|| mount.point.to_path_buf())
-}
-
 /// Removes the mount points of a pod's claims, which are empty when unmounted.
 pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
     let directory = pod.join(DIRECTORY);
@@ -389,8 +406,6 @@ pub(crate) fn remove(pod: &Path, failures: &mut Vec<String>) {
 
 #[cfg(test)]
 mod tests {
-    use nix::mount::{MntFlags, umount2};
-
     use super::*;
 
     #[test]
@@ -405,50 +420,5 @@ mod tests {
         assert_eq!(Reserved::new(&claiming, (1, 2)).1, 1, "the second is not done");
         drop(second);
         assert!(claiming.lock().expect("not poisoned").is_empty());
-    }
-
-    #[test]
-    fn another_file_system_that_does_not_answer_is_not_asked() {
-        let home = tempfile::tempdir().expect("a directory");
-        let pods = home.path().join("pods");
-        let (dead, used, wanted) = (
-            pods.join("a/claims/data"),
-            pods.join("b/claims/data"),
-            home.path().join("wanted"),
-        );
-        for directory in [&dead, &used, &wanted] {
-            fs::create_dir_all(directory).expect("made");
-        }
-        bind(Some(&wanted), &used, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bound");
-        // A FUSE server that never answers requests of the kernel.
-        let server = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/fuse")
-            .expect("opened");
-        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
-        bind(
-            Some("fuse"),
-            &dead,
-            Some("fuse"),
-            MsFlags::empty(),
-            Some(options.as_str()),
-        )
-        .expect("mounted");
-        let (tell, told) = std::sync::mpsc::channel();
-        let counting = std::thread::spawn(move || {
-            let wanted = File::open(wanted).expect("opened");
-            let count = |besides| users(&pods, &wanted, besides);
-            tell.send((count(None), count(Some("b")))).expect("heard");
-        });
-        let counted = told.recv_timeout(std::time::Duration::from_secs(20));
-        // Blocked requests continue.
-        drop(server);
-        for target in [&dead, &used] {
-            umount2(target, MntFlags::MNT_DETACH).expect("unmounted");
-        }
-        counting.join().expect("it ends");
-        let (all, others) = counted.expect("it does not wait");
-        assert_eq!((all.expect("counted"), others.expect("counted")), (1, 0));
     }
 }

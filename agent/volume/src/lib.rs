@@ -11,7 +11,6 @@ mod host_path;
 mod local_path;
 mod memory;
 mod mounts;
-mod nfs;
 mod payload;
 mod subpath;
 mod tree;
@@ -245,8 +244,8 @@ impl Volumes {
 
     /// Link to the block device behind a claim of the pod.
     pub fn device(&self, uid: &str, volume: &str) -> Option<PathBuf> {
-        let devices = self.pod_directory(uid).ok()?.join(claims::DEVICES);
-        let link = devices.join(component(volume).ok()?);
+        let directory = self.pod_directory(uid).ok()?.join(claims::DIRECTORY);
+        let link = claims::device_link(&directory.join(component(volume).ok()?))?;
         link.is_symlink().then_some(link)
     }
 

@@ -92,7 +92,7 @@ impl LocalPath {
         let flags = (OFlag::O_PATH | OFlag::O_NOFOLLOW).bits();
         let there = match OpenOptions::new().read(true).custom_flags(flags).open(&path) {
             Ok(found) => {
-                let users = claims::users(&self.pods, &found, None).map_err(failed("read", &self.pods))?;
+                let users = claims::users::count(&self.pods, &found, None).map_err(failed("read", &self.pods))?;
                 if users > 0 {
                     return Err(LocalPathError::Used(name.to_owned()));
                 }

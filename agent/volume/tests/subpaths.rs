@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agent_plan::container::environment::{Environment, Sources, Surroundings};
 use agent_plan::container::oci::Mount;
 use agent_plan::volume::claims::{Backing, Place as AtPath};
 use agent_volume::{Error, Volumes};
-use k8s_openapi::api::core::v1::{ConfigMap, Container, HostPathVolumeSource, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, HostPathVolumeSource, LocalVolumeSource, Pod};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -155,7 +156,10 @@ fn local(path: &Path, options: &[&str]) -> Sources {
     let backing = Backing {
         block: false,
         volume: "pv".to_owned(),
-        place: AtPath::Local(path.display().to_string()),
+        place: AtPath::Local(LocalVolumeSource {
+            path: path.display().to_string(),
+            fs_type: None,
+        }),
         exclusive: false,
         group: None,
         options: options.iter().map(|&option| option.to_owned()).collect(),
@@ -177,11 +181,70 @@ fn a_local_volume_is_no_file_of_the_machine() {
     spec.security_context.get_or_insert_default().fs_group = Some(4321);
     let refused = place.try_prepare(&local(&file, &[])).unwrap_err();
     assert!(
-        refused.to_string().ends_with("only directories are supported"),
+        refused
+            .to_string()
+            .ends_with("only directory and block device are supported"),
         "{refused}"
     );
     let found = fs::metadata(&file).unwrap();
     assert_eq!((found.mode(), found.gid()), (mode, 0));
+}
+
+/// A blank disk of the kernel's loop driver, which goes with it.
+struct Disk {
+    _file: tempfile::NamedTempFile,
+    device: PathBuf,
+}
+
+impl Disk {
+    fn new() -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 << 20).unwrap();
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .arg(file.path())
+            .output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{made:?}");
+        Self {
+            _file: file,
+            device: String::from_utf8(made.stdout).unwrap().trim().into(),
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let gone = Command::new("losetup").arg("--detach").arg(&self.device).status();
+        assert!(gone.unwrap().success());
+    }
+}
+
+#[test]
+fn a_blank_disk_is_formatted_once_and_mounted_for_each_pod() {
+    let disk = Disk::new();
+    let place = || {
+        let mut place = Place::new(r#"{"name":"v","persistentVolumeClaim":{"claimName":"c"}}"#);
+        let spec = place.pod.spec.as_mut().unwrap();
+        spec.security_context.get_or_insert_default().fs_group = Some(4321);
+        place
+    };
+    let refused = place().try_prepare(&local(&disk.device, &["ro"])).unwrap_err();
+    assert!(
+        refused.to_string().contains("cannot mount unformatted disk"),
+        "{refused}"
+    );
+    let (first, second) = (place(), place());
+    for (place, kept) in [(&first, None), (&second, Some("kept"))] {
+        place.prepare_from(&local(&disk.device, &[]));
+        let target = place.directory.path().join("u/claims/v");
+        assert_eq!(fs::metadata(&target).unwrap().gid(), 4321);
+        assert_eq!(fs::read_to_string(target.join("f")).ok().as_deref(), kept);
+        fs::write(target.join("f"), "kept").unwrap();
+    }
+    for place in [&first, &second] {
+        place.volumes.tear_down("u").unwrap();
+    }
 }
 
 #[test]

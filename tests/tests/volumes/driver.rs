@@ -83,8 +83,12 @@ spec:
   containers:
   - name: main
     image: IMAGE
-    command: [sh, -c, "test -b /dev/slab && echo kept > /d/file && echo own > /own/file && sleep 3600"]
+    command: [sh, -c, "test -b /raw/slab && echo kept > /d/file && echo own > /own/file && sleep 3600"]
     volumeMounts: [{name: d, mountPath: /d}, {name: own, mountPath: /own}]
+    volumeDevices: [{name: b, devicePath: /raw/slab}]
+  - name: other
+    image: IMAGE
+    command: [sh, -c, "test -b /dev/slab && exec sleep 3600"]
     volumeDevices: [{name: b, devicePath: /dev/slab}]
   volumes:
   - {name: d, persistentVolumeClaim: {claimName: drawer}}

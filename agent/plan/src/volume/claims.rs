@@ -2,7 +2,7 @@
 
 use api::pod::affinity;
 use k8s_openapi::api::core::v1::{
-    HostPathVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    HostPathVolumeSource, LocalVolumeSource, NFSVolumeSource, Node, PersistentVolume, PersistentVolumeClaim, Pod,
 };
 
 use crate::pod::pods;
@@ -48,8 +48,8 @@ pub fn claim_volumes(pod: &Pod) -> Vec<ClaimVolume> {
 pub enum Place {
     /// A `hostPath` volume.
     HostPath(HostPathVolumeSource),
-    /// A `local` volume: an existing path; it belongs to the pod's `fsGroup`.
-    Local(String),
+    /// A `local` volume: an existing path, or the file system of a device; it belongs to the pod's `fsGroup`.
+    Local(LocalVolumeSource),
     /// A path of an NFS server.
     Nfs(NFSVolumeSource),
     /// A volume of a CSI driver.
@@ -207,7 +207,7 @@ pub fn backing(
     }
     let place = match (&spec.host_path, &spec.local, &spec.nfs) {
         (Some(source), _, _) if !block => Place::HostPath(source.clone()),
-        (None, Some(source), _) => Place::Local(source.path.clone()),
+        (None, Some(source), _) => Place::Local(source.clone()),
         (None, None, Some(source)) if !block => Place::Nfs(source.clone()),
         (None, None, None) if spec.csi.is_some() => Place::Published {
             path: String::new(),
@@ -344,7 +344,8 @@ mod tests {
         let place = |volume: Option<&PersistentVolume>| {
             backing(&pod, &claim_volumes[0], &bound, "v", volume).map(|found| found.place)
         };
-        assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local("/d".to_owned())));
+        let local = from_value(serde_json::json!({"path": "/d"})).unwrap();
+        assert_eq!(place(Some(&persistent("claim"))), Ok(Place::Local(local)));
         let stolen = place(Some(&persistent("other"))).map_err(|error| error.to_string());
         let told = "found PV object v but its pv.Spec.ClaimRef.UID other does not point to claim.UID claim";
         assert_eq!(stolen, Err(told.to_owned()));

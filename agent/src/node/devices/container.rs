@@ -203,7 +203,9 @@ fn find(host: &Path, path: &Path, permissions: &str, found: &mut Vec<oci::Device
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device node"));
     }
     let letters = |text: &str| text.chars().filter(|letter| "rwm".contains(*letter)).collect();
+    let is_made = path.starts_with("/dev");
     found.push(oci::Device {
+        mounted: (!is_made).then(|| host.to_owned()),
         path: path.to_owned(),
         block: kind.is_block_device(),
         numbers: (major(metadata.rdev()), minor(metadata.rdev())),

@@ -66,9 +66,23 @@ pub struct Device {
     pub owner: (u32, u32),
     /// What the container may do: letters of `rwm`.
     pub access: String,
+    /// The node on the machine, if it is mounted: runtimes make none outside of `/dev`.
+    pub mounted: Option<PathBuf>,
 }
 
 impl Device {
+    /// Mount of the node, if it is to be mounted.
+    pub fn mount(&self) -> Option<Mount> {
+        Some(Mount {
+            source: self.mounted.clone()?,
+            destination: self.path.display().to_string(),
+            access: Access::ReadWrite,
+            propagation: Propagation::Private,
+            own: false,
+            labelled: false,
+        })
+    }
+
     fn kind(&self) -> &'static str {
         if self.block { "b" } else { "c" }
     }
@@ -298,7 +312,8 @@ fn linux(inputs: &Inputs<'_>, privileged: bool, capabilities: &BTreeSet<String>)
         resources.insert("hugepageLimits".to_owned(), pages.into());
     }
     let mut linux = json!({"resources": resources, "rootfsPropagation": mounts::propagation(inputs.mounts)});
-    let nodes: Vec<Value> = inputs.devices.iter().map(Device::node).collect();
+    let made = inputs.devices.iter().filter(|device| device.mounted.is_none());
+    let nodes: Vec<Value> = made.map(Device::node).collect();
     let unmasked = inputs
         .container
         .security_context
@@ -418,6 +433,7 @@ mod tests {
             numbers: (1, 3),
             mode: 0o666,
             owner: (0, 5),
+            mounted: None,
             access: "rw".to_owned(),
         };
         assert_eq!(

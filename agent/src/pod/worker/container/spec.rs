@@ -129,8 +129,9 @@ fn assemble(plan: &Plan, gathered: Gathered) -> Result<ContainerSpec, Failure> {
     let file_label = labels.as_ref().map(|labels| labels.mount.as_str());
     let own = super::mounts::mounts(plan, container, &variables, &shown, file_label)?;
     // Volumes cover what comes with devices.
-    let mounts: Vec<oci::Mount> = extras.mounts().chain(own).collect();
     let devices = extras.nodes(pod).map_err(Failure::creation)?;
+    let nodes = devices.iter().filter_map(oci::Device::mount);
+    let mounts: Vec<oci::Mount> = extras.mounts().chain(own).chain(nodes).collect();
     let abilities = context.abilities();
     let seccomp = seccomp_file(context, pod, container)?;
     let app_armor = context.app_armor.profile(pod, container).map_err(unarmoured)?;

@@ -41,7 +41,7 @@ pub(in crate::pod::worker) async fn fetch(
         match look(context, pod, &claimed).await {
             Ok((claim, volume, _)) if mounted => {
                 if let Some(spec) = spec_of(pod, &claimed, &volume) {
-                    keep(context, turns, pod, &spec, Some((&claim, &volume))).await?;
+                    keep(context, turns, pod, &spec, Some((&claim, &volume))).await;
                 }
             }
             Err(_) if mounted => {}
@@ -93,7 +93,7 @@ async fn inline(context: &Context, pod: &Pod, turns: &Arc<Turns>) -> Result<BTre
         let mounted = mounted.map_err(|error| image::chain(&error))?;
         let place = match (Spec::inline(pod, volume), &volume.nfs) {
             (Some(spec), _) if mounted => {
-                keep(context, turns, pod, &spec, None).await?;
+                keep(context, turns, pod, &spec, None).await;
                 None
             }
             (Some(spec), _) => mount::set_up(context, turns, pod, &spec, false).await?,
@@ -127,16 +127,16 @@ async fn keep(
     pod: &Pod,
     spec: &Spec,
     claim: Option<(&PersistentVolumeClaim, &PersistentVolume)>,
-) -> Result<(), String> {
-    mount::set_up(context, turns, pod, spec, true).await?;
-    let Some((claim, volume)) = claim else { return Ok(()) };
-    if let Err(why) = expand(context, pod, spec, claim, volume).await {
-        // The pod goes on with the volume as it is.
-        context
-            .recorder
-            .pod(pod, None, events::Kind::Warning, "VolumeResizeFailed", why);
+) {
+    // The pod goes on with the volume as it is.
+    let fail = |reason, why| context.recorder.pod(pod, None, events::Kind::Warning, reason, why);
+    if let Err(why) = mount::set_up(context, turns, pod, spec, true).await {
+        fail("FailedMount", why);
     }
-    Ok(())
+    let Some((claim, volume)) = claim else { return };
+    if let Err(why) = expand(context, pod, spec, claim, volume).await {
+        fail("VolumeResizeFailed", why);
+    }
 }
 
 type Found = (PersistentVolumeClaim, PersistentVolume, Backing);

@@ -114,6 +114,18 @@ fn own_users(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str) {
             "when `hostUsers` is false",
         ));
     }
+    let of = |name: &str, containers: Option<&Vec<Container>>| {
+        let has = |container: &Container| container.volume_devices.as_ref().is_some_and(|all| !all.is_empty());
+        let with = containers.into_iter().flatten().enumerate().filter(|(_, own)| has(own));
+        let fields = with.map(|(index, _)| format!("{path}.{name}[{index}].volumeDevices"));
+        fields.collect::<Vec<_>>()
+    };
+    let devices = [
+        of("initContainers", spec.init_containers.as_ref()),
+        of("containers", Some(&spec.containers)),
+    ];
+    let refused = devices.into_iter().flatten();
+    errors.extend(refused.map(|field| Invalid::forbidden(field, "when `hostUsers` is false")));
 }
 
 fn containers(errors: &mut Vec<Invalid>, spec: &PodSpec, path: &str, volumes: BTreeMap<&str, bool>) {
